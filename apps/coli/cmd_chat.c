@@ -1,0 +1,164 @@
+/* cmd_chat.c - `coli chat`: a conversation, typed or piped.
+ *
+ * Typed: a line editor, commands that start with a colon, Ctrl-C that stops the answer and keeps the
+ * conversation.  Piped: each line is a message; the first failure ends it with its exit code. */
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "commands.h"
+#include "line.h"
+#include "open_model.h"
+#include "options.h"
+#include "terminal.h"
+#include "turn.h"
+
+typedef struct conversation {
+    const app_settings *settings;
+    app_engine engine;
+    coli_chat *chat;
+} conversation;
+
+typedef enum next { GO_ON, LEAVE } next;
+
+static next help(conversation *c, int *code)
+{
+    (void)c;
+    (void)code;
+    fputs("  :help   this text\n"
+          "  :reset  forget the conversation\n"
+          "  :quit   leave; Ctrl-D and Ctrl-C twice do, too\n"
+          "  ::text  say something that starts with a colon\n"
+          "Ctrl-C stops an answer.  Pasted lines are one message; Alt-Enter starts a new line.\n",
+          stderr);
+    return GO_ON;
+}
+
+static next reset(conversation *c, int *code)
+{
+    const coli_status status = coli_chat_reset(c->chat);
+    if (status != COLI_OK) {
+        *code = app_fail(status);
+        return GO_ON;
+    }
+    app_note("the conversation is forgotten");
+    return GO_ON;
+}
+
+static next quit(conversation *c, int *code)
+{
+    (void)c;
+    (void)code;
+    return LEAVE;
+}
+
+static const struct {
+    const char *name;
+    next (*run)(conversation *c, int *code);
+} commands[] = {{"help", help}, {"reset", reset}, {"quit", quit}, {"q", quit}, {"exit", quit}};
+enum { N_COMMAND = sizeof commands / sizeof *commands };
+
+/* ":word" alone on a line, and only a word: ":-)" is something to say. */
+static bool is_command(const char *text)
+{
+    return text[0] == ':' && isalpha((unsigned char)text[1]) && !strchr(text, '\n');
+}
+
+static next run_command(conversation *c, const char *text, int *code)
+{
+    char word[32] = "";
+    const size_t n = strcspn(text + 1, " \t\r");
+    if (n < sizeof word) memcpy(word, text + 1, n);
+    app_nearest near = {.word = word};
+    for (int i = 0; i < N_COMMAND; i++) {
+        if (strcmp(word, commands[i].name) == 0) return commands[i].run(c, code);
+        app_nearest_try(&near, commands[i].name);
+    }
+    app_error("unknown command :%.*s", (int)n, text + 1);
+    if (near.best) app_hint("did you mean :%s?  ::%.*s says it to the model", near.best, (int)n, text + 1);
+    else app_hint(":help lists the commands; ::%.*s says it to the model", (int)n, text + 1);
+    *code = APP_BAD;
+    return GO_ON;
+}
+
+/* One line or pasted text.  *code: how it went. */
+static next handle(conversation *c, const char *text, int *code)
+{
+    *code = APP_OK;
+    if (!text[strspn(text, " \t\r\n")]) return GO_ON;
+    if (is_command(text)) return run_command(c, text, code);
+    if (text[0] == ':' && text[1] == ':') text++;
+    *code = turn_say(c->chat, &c->engine, c->settings, text,
+                     ":reset forgets the conversation; --ctx N makes a longer one possible");
+    return GO_ON;
+}
+
+static int chat_typed(conversation *c)
+{
+    char *path = c->settings->no_history ? NULL : line_history_path();
+    line_editor *line = line_open("> ", path);
+    free(path);
+    if (!line) {
+        app_error("the terminal cannot be used for editing");
+        app_hint("pipe the messages: printf 'Hello!\\n' | coli chat");
+        return APP_FAILED;
+    }
+    int code = APP_OK;
+    for (next then = GO_ON; then == GO_ON;) {
+        char *text;
+        const line_event event = line_read(line, &text);
+        if (event == LINE_LEAVE) code = APP_INTERRUPTED;
+        if (event != LINE_TEXT) break;
+        int how; // a failed turn was explained; the conversation goes on
+        then = handle(c, text, &how);
+        free(text);
+        if (ferror(stdout)) break;
+    }
+    line_close(line);
+    return code;
+}
+
+static int chat_piped(conversation *c)
+{
+    char *text = NULL;
+    size_t cap = 0;
+    ssize_t n;
+    int code = APP_OK;
+    uint64_t n_line = 0;
+    while (code == APP_OK && (n = getline(&text, &cap, stdin)) >= 0) {
+        n_line++;
+        if (strlen(text) != (size_t)n) {
+            app_error("standard input: line %llu has a NUL byte: that is not text", (unsigned long long)n_line);
+            code = APP_BAD;
+            break;
+        }
+        while (n && (text[n - 1] == '\n' || text[n - 1] == '\r')) text[--n] = 0;
+        if (handle(c, text, &code) == LEAVE) break;
+    }
+    free(text);
+    return code;
+}
+
+int cmd_chat(const app_settings *s)
+{
+    conversation c = {.settings = s};
+    int code = app_open(s, true, &c.engine);
+    if (code != APP_OK) return code;
+    const coli_chat_opts opts = {.struct_size = sizeof opts,
+                                 .system = s->system,
+                                 .no_think = s->no_think,
+                                 .preserve_thinking = s->preserve_thinking};
+    const coli_status status = coli_chat_create(c.engine.session, &opts, &c.chat);
+    if (status != COLI_OK) {
+        code = app_fail(status);
+    } else {
+        app_banner(&c.engine);
+        const bool typed = isatty(STDIN_FILENO) && (isatty(STDOUT_FILENO) || isatty(STDERR_FILENO));
+        if (typed) app_note(":help tells what can be typed here");
+        code = typed ? chat_typed(&c) : chat_piped(&c);
+    }
+    coli_chat_destroy(c.chat);
+    app_close(&c.engine);
+    return code;
+}

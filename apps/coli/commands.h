@@ -1,0 +1,15 @@
+/* commands.h - what `coli NAME` does, one function per name.  Each returns the exit code. */
+#ifndef COLI_COMMANDS_H
+#define COLI_COMMANDS_H
+
+#include "settings.h"
+
+int cmd_chat(const app_settings *s);
+int cmd_run(const app_settings *s);
+int cmd_tokenize(const app_settings *s);
+int cmd_render(const app_settings *s);
+int cmd_info(const app_settings *s);
+int cmd_convert(const app_settings *s);
+int cmd_verify(const app_settings *s);
+
+#endif

@@ -1,0 +1,319 @@
+/* line.c - see line.h.
+ *
+ * Paste.  A terminal in bracketed-paste mode sends ESC[200~ text ESC[201~.  The first sequence is
+ * bound to a function that reads on to the second and inserts what lies between, newlines and all;
+ * libedit shows a buffer with newlines as several lines, and Enter hands over the whole.
+ *
+ * Ctrl-C.  The terminal turns it into SIGINT.  libedit's own signal handling would kill the whole
+ * process group, so the key reader below waits in pselect, where the signal is let in, and returns
+ * the character ^C, which is bound to a function: a line with something on it is dropped, an empty
+ * one is remembered, and the second time in a row leaves.  SIGWINCH and SIGCONT are let in at the
+ * same place and redraw the line.
+ *
+ * History.  One file, mode 0600, written after every line to a new file that then takes its place:
+ * two conversations at once may lose a line, never the file. */
+#include "line.h"
+
+#include <errno.h>
+#include <histedit.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/select.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <wchar.h>
+
+#include "terminal.h"
+
+enum { HISTORY_LINES = 1000, KEY_CTRL_C = 3 };
+
+static const wchar_t PASTE_END[] = L"\033[201~";
+
+struct line_editor {
+    EditLine *el;
+    History *history;
+    const char *prompt;
+    char *history_path;
+    bool paste_mode; // the terminal was asked for bracketed paste
+    bool dropped;    // ^C ended this line
+    int n_empty_interrupt;
+    sigset_t while_waiting; // signal mask inside pselect
+};
+
+/* Set by handlers, looked at where they can arrive. */
+static volatile sig_atomic_t resized, continued;
+
+static void on_resize(int n)
+{
+    (void)n;
+    resized = 1;
+}
+
+static void on_continue(int n)
+{
+    (void)n;
+    continued = 1;
+}
+
+static char *show_prompt(EditLine *el)
+{
+    line_editor *line = NULL;
+    el_get(el, EL_CLIENTDATA, &line);
+    static char text[32];
+    snprintf(text, sizeof text, "%s", line->prompt);
+    return text;
+}
+
+/* ---- keys ---------------------------------------------------------------------------------- */
+
+/* Wait for a byte.  1: there is one; 0: Ctrl-C came instead; -1: the terminal is gone. */
+static int wait_for_byte(line_editor *line, int fd)
+{
+    for (;;) {
+        fd_set set;
+        FD_ZERO(&set);
+        FD_SET(fd, &set);
+        const int ready = pselect(fd + 1, &set, NULL, NULL, NULL, &line->while_waiting);
+        if (ready > 0) return 1;
+        if (ready < 0 && errno != EINTR) return -1;
+        if (app_interrupts()) {
+            app_interrupt_count();
+            return 0;
+        }
+        if (continued) { // a stopped process comes back to a terminal that somebody else has set up
+            el_set(line->el, EL_PREP_TERM, 0);
+            el_set(line->el, EL_PREP_TERM, 1);
+        }
+        if (resized) el_resize(line->el);
+        if (resized || continued) el_set(line->el, EL_REFRESH);
+        resized = continued = 0;
+    }
+}
+
+/* libedit's source of characters: UTF-8 from the terminal; what is no UTF-8 becomes U+FFFD. */
+static int read_key(EditLine *el, wchar_t *out)
+{
+    line_editor *line = NULL;
+    el_get(el, EL_CLIENTDATA, &line);
+    FILE *in = NULL;
+    el_get(el, EL_GETFP, 0, &in);
+    const int fd = fileno(in);
+    mbstate_t state = {0};
+    for (;;) {
+        const int ready = wait_for_byte(line, fd);
+        if (ready == 0) {
+            *out = KEY_CTRL_C;
+            return 1;
+        }
+        char byte;
+        if (ready < 0 || read(fd, &byte, 1) != 1) return 0;
+        const size_t n = mbrtowc(out, &byte, 1, &state);
+        if (n == (size_t)-2) continue;
+        if (n == (size_t)-1) *out = 0xFFFD;
+        return 1;
+    }
+}
+
+static unsigned char on_interrupt_key(EditLine *el, int key)
+{
+    (void)key;
+    line_editor *line = NULL;
+    el_get(el, EL_CLIENTDATA, &line);
+    const LineInfoW *info = el_wline(el);
+    line->n_empty_interrupt = info->lastchar > info->buffer ? 0 : line->n_empty_interrupt + 1;
+    line->dropped = true;
+    return CC_NEWLINE; // ends el_gets; the text is thrown away there
+}
+
+static unsigned char on_newline_key(EditLine *el, int key)
+{
+    (void)key;
+    return el_winsertstr(el, L"\n") == 0 ? CC_REFRESH : CC_ERROR;
+}
+
+static bool ends_with(const wchar_t *text, size_t n, const wchar_t *end)
+{
+    const size_t n_end = wcslen(end);
+    return n >= n_end && wmemcmp(text + n - n_end, end, n_end) == 0;
+}
+
+static unsigned char on_paste(EditLine *el, int key)
+{
+    (void)key;
+    size_t n = 0, cap = 0;
+    wchar_t *text = NULL, c;
+    bool complete = false;
+    while (!complete && el_wgetc(el, &c) == 1) {
+        if (n + 2 > cap) text = app_realloc(text, cap = cap ? 2 * cap : 1024, sizeof *text);
+        if (c == L'\0') continue;
+        if (c == L'\n' && n && text[n - 1] == L'\r') n--; // CR LF
+        text[n++] = c;
+        complete = ends_with(text, n, PASTE_END);
+    }
+    if (complete) n -= wcslen(PASTE_END);
+    for (size_t i = 0; i < n; i++)
+        if (text[i] == L'\r') text[i] = L'\n'; // terminals send newlines as CR
+    while (n && text[n - 1] == L'\n') n--;     // a copied line brings its end along; Enter is yours
+    bool inserted = true;
+    if (n) {
+        text[n] = 0;
+        inserted = el_winsertstr(el, text) == 0;
+    }
+    free(text);
+    return inserted ? CC_REFRESH : CC_ERROR;
+}
+
+/* ---- history ------------------------------------------------------------------------------- */
+
+/* mkdir -p, private: what people say to a model is nobody else's business. */
+static bool make_dirs(char *path)
+{
+    for (char *slash = strchr(path + 1, '/');; slash = strchr(slash + 1, '/')) {
+        if (slash) *slash = 0;
+        const bool made = mkdir(path, 0700) == 0 || errno == EEXIST;
+        if (!slash) return made;
+        *slash = '/';
+        if (!made) return false;
+    }
+}
+
+char *line_history_path(void)
+{
+    const char *state = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
+    char dir[PATH_MAX];
+    size_t n;
+    if (state && state[0] == '/') n = (size_t)snprintf(dir, sizeof dir, "%s/coli", state);
+    else if (home && home[0] == '/') n = (size_t)snprintf(dir, sizeof dir, "%s/.local/state/coli", home);
+    else return NULL;
+    if (n + sizeof "/history" > sizeof dir || !make_dirs(dir)) return NULL;
+    char *path = app_alloc(n + sizeof "/history", 1);
+    sprintf(path, "%s/history", dir);
+    return path;
+}
+
+static void remember(line_editor *line, const char *text)
+{
+    HistEvent event;
+    history(line->history, &event, H_ENTER, text);
+    if (!line->history_path) return;
+    char temporary[PATH_MAX];
+    if ((size_t)snprintf(temporary, sizeof temporary, "%s.%ld", line->history_path, (long)getpid()) >=
+        sizeof temporary)
+        return;
+    const mode_t mask = umask(0077);
+    const bool saved = history(line->history, &event, H_SAVE, temporary) >= 0;
+    umask(mask);
+    if (!saved || rename(temporary, line->history_path) != 0) {
+        app_error("warning: %s: %s; lines are not remembered", line->history_path, strerror(errno));
+        unlink(temporary);
+        free(line->history_path);
+        line->history_path = NULL;
+    }
+}
+
+/* ---- the editor ---------------------------------------------------------------------------- */
+
+static void bind_keys(line_editor *line)
+{
+    EditLine *el = line->el;
+    el_set(el, EL_ADDFN, "coli-interrupt", "Drop the line; twice: leave", on_interrupt_key);
+    el_set(el, EL_ADDFN, "coli-newline", "Start a new line", on_newline_key);
+    el_set(el, EL_ADDFN, "coli-paste", "Insert what is pasted", on_paste);
+    el_set(el, EL_BIND, "^C", "coli-interrupt", NULL);
+    el_set(el, EL_BIND, "\\e\r", "coli-newline", NULL);
+    el_set(el, EL_BIND, "\\e\n", "coli-newline", NULL);
+    el_set(el, EL_BIND, "\\e[200~", "coli-paste", NULL);
+}
+
+line_editor *line_open(const char *prompt, const char *history_path)
+{
+    line_editor *line = app_alloc(1, sizeof *line);
+    line->prompt = prompt;
+    if (history_path) line->history_path = strdup(history_path);
+    FILE *out = isatty(STDOUT_FILENO) ? stdout : stderr;
+    line->el = el_init("coli", stdin, out, stderr);
+    line->history = history_init();
+    if (!line->el || !line->history) {
+        line_close(line);
+        return NULL;
+    }
+    HistEvent event;
+    history(line->history, &event, H_SETSIZE, HISTORY_LINES);
+    history(line->history, &event, H_SETUNIQUE, 1);
+    if (line->history_path) history(line->history, &event, H_LOAD, line->history_path);
+    el_set(line->el, EL_CLIENTDATA, line);
+    el_set(line->el, EL_PROMPT, show_prompt);
+    el_set(line->el, EL_SIGNAL, 0);
+    el_set(line->el, EL_HIST, history, line->history);
+    el_set(line->el, EL_EDITOR, "emacs");
+    el_set(line->el, EL_GETCFN, read_key);
+    el_source(line->el, NULL); // the user's own ~/.editrc
+    bind_keys(line);
+    line->paste_mode = app_colour(out);
+    struct sigaction action = {.sa_handler = on_resize};
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGWINCH, &action, NULL);
+    action.sa_handler = on_continue;
+    sigaction(SIGCONT, &action, NULL);
+    return line;
+}
+
+static void paste_mode(const line_editor *line, bool on)
+{
+    FILE *out = NULL;
+    if (!line->paste_mode) return;
+    el_get(line->el, EL_GETFP, 1, &out);
+    fputs(on ? "\033[?2004h" : "\033[?2004l", out);
+    fflush(out);
+}
+
+line_event line_read(line_editor *line, char **text)
+{
+    *text = NULL;
+    sigset_t held;
+    sigemptyset(&held);
+    sigaddset(&held, SIGINT);
+    sigaddset(&held, SIGWINCH);
+    sigaddset(&held, SIGCONT);
+    line_event event = LINE_END;
+    for (;;) {
+        int n = 0;
+        line->dropped = false;
+        app_interrupt_count();
+        paste_mode(line, true);
+        sigprocmask(SIG_BLOCK, &held, &line->while_waiting);
+        const char *typed = el_gets(line->el, &n);
+        sigprocmask(SIG_SETMASK, &line->while_waiting, NULL);
+        paste_mode(line, false);
+        if (line->dropped) {
+            fputc('\n', stderr);
+            event = LINE_LEAVE;
+            if (line->n_empty_interrupt >= 2) break;
+            if (line->n_empty_interrupt == 1) app_note("Ctrl-C again leaves, so does Ctrl-D; :help helps");
+            continue;
+        }
+        line->n_empty_interrupt = 0;
+        event = LINE_END;
+        if (!typed || n <= 0) break;
+        if (typed[n - 1] == '\n') n--;
+        *text = app_alloc((size_t)n + 1, 1);
+        memcpy(*text, typed, (size_t)n);
+        if (strspn(*text, " \t\n") < (size_t)n) remember(line, *text);
+        event = LINE_TEXT;
+        break;
+    }
+    app_interrupt_session(NULL);
+    return event;
+}
+
+void line_close(line_editor *line)
+{
+    if (!line) return;
+    if (line->el) el_end(line->el);
+    if (line->history) history_end(line->history);
+    free(line->history_path);
+    free(line);
+}

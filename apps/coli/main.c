@@ -1,0 +1,127 @@
+/* main.c - coli: the commands and how each is explained. */
+#include <stdio.h>
+
+#include "commands.h"
+#include "options.h"
+#include "terminal.h"
+
+static int cmd_help(const app_settings *s);
+
+enum { ANY_NUMBER = 1 << 20 };
+
+static const app_command commands[] = {
+    {.name = "chat",
+     .bit = APP_CHAT,
+     .synopsis = "[options]",
+     .summary = "Talk with a model",
+     .text =
+         "Answers appear as they are made; thinking is dimmed.  Ctrl-C stops an answer, twice leaves;\n"
+         "Ctrl-D leaves.  Several pasted lines are one message; Alt-Enter starts a new line by hand.\n"
+         "When standard input is no terminal, each line of it is a message.\n\n"
+         "in the conversation:\n"
+         "  :help   what can be typed\n"
+         "  :reset  forget the conversation\n"
+         "  :quit   leave\n"
+         "  ::text  say something that starts with a colon\n",
+     .examples = "  coli chat\n"
+                 "  coli chat --no-think --temp 0\n"
+                 "  coli chat --system \"Answer in Italian.\" --ctx 2048\n"
+                 "  printf 'Hello!\\nWhat is 17 + 25?\\n' | coli chat --no-think\n",
+     .run = cmd_chat},
+    {.name = "run",
+     .bit = APP_RUN,
+     .synopsis = "[options] PROMPT | -",
+     .summary = "Ask one question",
+     .text = "The answer goes to stdout, everything else to stderr.  With - the prompt is standard input;\n"
+             "so it is when no prompt is given and standard input is no terminal.\n",
+     .examples = "  coli run \"What is the capital of France?\"\n"
+                 "  coli run --no-think --temp 0 \"What is 17 + 25?\" > answer.txt\n"
+                 "  coli run -n 200 --seed 7 \"Tell me a story about a fox.\"\n"
+                 "  coli run - < question.txt\n",
+     .max_arg = ANY_NUMBER,
+     .run = cmd_run},
+    {.name = "info",
+     .bit = APP_INFO,
+     .synopsis = "[options] [DIR]",
+     .summary = "Tell what a model is",
+     .text = "With --settings it takes the options of `coli run` and tells what they come to.\n",
+     .examples = "  coli info\n"
+                 "  coli info models/hummingbird\n"
+                 "  coli info --json\n"
+                 "  CTX=2048 coli info --settings --temp 0\n",
+     .max_arg = 1,
+     .run = cmd_info},
+    {.name = "convert",
+     .bit = APP_CONVERT,
+     .synopsis = "[options] SRC OUT",
+     .summary = "Make a container out of a Hugging Face checkpoint",
+     .text = "SRC is a directory with config.json, tokenizer.json and *.safetensors.  OUT must not exist, and\n"
+             "does not until everything is written.  Memory: at most 256 MiB.  Ctrl-C stops it and leaves\n"
+             "nothing behind.\n",
+     .examples = "  coli convert Qwen3.6-35B-A3B qwen36-int4\n"
+                 "  coli convert Qwen3.6-35B-A3B qwen36-int8 --experts int8 --trunk int8\n"
+                 "  coli convert Qwen3.6-35B-A3B qwen36-g32 --experts int4 --group 32\n"
+                 "  coli convert tiny tiny-f32 --experts f32 --trunk f32\n",
+     .min_arg = 2,
+     .max_arg = 2,
+     .run = cmd_convert},
+    {.name = "verify",
+     .bit = APP_VERIFY,
+     .synopsis = "[options] [DIR]",
+     .summary = "Check every byte of a container",
+     .text = "Reads all of it: checksums, scales, weights.  Exit code 0: all is well; 2: it is not.\n",
+     .examples = "  coli verify models/hummingbird\n"
+                 "  coli verify qwen36-int4 && rm -r Qwen3.6-35B-A3B\n",
+     .max_arg = 1,
+     .run = cmd_verify},
+    {.name = "tokenize",
+     .bit = APP_TOKENIZE,
+     .synopsis = "[options] [TEXT...]",
+     .summary = "Show the tokens of a text",
+     .text = "Without TEXT it reads standard input.  With --jsonl, standard input holds lines {\"text\": ...}\n"
+             "and each gives {\"ids\": [...], \"decoded\": ...}, or {\"error\": ...}; after an error the exit\n"
+             "code is 2.  Special tokens in the text are recognised unless --plain is given.\n",
+     .examples = "  coli tokenize \"Hello, world!\"\n"
+                 "  coli tokenize --tokenizer tokenizer.json < chapter.txt\n"
+                 "  echo '{\"text\": \"<|im_start|>user\"}' | coli tokenize --jsonl\n",
+     .max_arg = ANY_NUMBER,
+     .run = cmd_tokenize},
+    {.name = "render",
+     .bit = APP_RENDER,
+     .synopsis = "--jsonl [options]",
+     .summary = "Show the prompt that a conversation becomes",
+     .text = "Standard input holds lines {\"template\": \"3.6\", \"messages\": [...], \"options\": {...}} and each\n"
+             "gives {\"text\": ...}, or {\"error\": ...} where the template refuses.  Options are tools,\n"
+             "enable_thinking, preserve_thinking and add_generation_prompt.  The exit code is 2 only after a\n"
+             "line that is no such object.\n",
+     .examples =
+         "  echo '{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}]}' | coli render --jsonl\n"
+         "  coli render --jsonl --template 3.5 < conversations.jsonl\n",
+     .run = cmd_render},
+    {.name = "help",
+     .bit = APP_HELP,
+     .synopsis = "[COMMAND | environment]",
+     .summary = "Explain a command",
+     .examples = "  coli help run\n"
+                 "  coli help environment\n",
+     .max_arg = 1,
+     .run = cmd_help},
+};
+
+static const app_program program = {
+    .name = "coli",
+    .summary = "Mixture-of-Experts language models on machines whose GPU is too small for them",
+    .commands = commands,
+    .n_command = sizeof commands / sizeof *commands,
+};
+
+static int cmd_help(const app_settings *s)
+{
+    return app_help(&program, s->n_arg ? s->args[0] : NULL, stdout) ? APP_OK : APP_BAD;
+}
+
+int main(int argc, char **argv)
+{
+    app_terminal_init(program.name);
+    return app_terminal_finish(app_main(&program, argc, argv));
+}

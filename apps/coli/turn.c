@@ -1,0 +1,61 @@
+/* turn.c - see turn.h. */
+#include "turn.h"
+
+#include "terminal.h"
+
+/* How it ended, where that is not simply the end of the answer.  An answer that thinking left no room
+ * for is a failure, not an empty success. */
+static int explain(const coli_result *r, const app_answer *a, const app_engine *engine,
+                   const char *full_hint)
+{
+    const uint32_t n_ctx = coli_session_n_ctx(engine->session);
+    const bool only_thinking = a->any_thinking && !a->any_answer;
+    switch (r->stop) {
+    case COLI_STOP_CANCELLED: return APP_INTERRUPTED;
+    case COLI_STOP_LENGTH:
+        if (only_thinking) break;
+        app_note("stopped after %u tokens, as -n says", r->n_generated);
+        return APP_OK;
+    case COLI_STOP_CONTEXT:
+        if (only_thinking) break;
+        app_note("stopped: the context of %u tokens is full", n_ctx);
+        app_hint("%s", full_hint);
+        return APP_OK;
+    case COLI_STOP_TOKEN:
+    case COLI_STOP_NONE:
+        if (!only_thinking) return APP_OK;
+        app_error("the model ended its turn while thinking: there is no answer");
+        return APP_FAILED;
+    }
+    app_error("thinking took all %u tokens: there is no answer", r->n_generated);
+    if (r->stop == COLI_STOP_LENGTH) app_hint("a larger -n leaves room, --no-think answers at once");
+    else app_hint("%s", full_hint);
+    return APP_FAILED;
+}
+
+int turn_say(coli_chat *chat, const app_engine *engine, const app_settings *s, const char *text,
+             const char *full_hint)
+{
+    const coli_sampling sampling = app_sampling(s, engine->model);
+    const coli_generate_opts opts = {
+        .struct_size = sizeof opts, .max_tokens = s->n, .sampling = &sampling};
+    coli_result result = {.struct_size = sizeof result};
+    app_answer answer = {0};
+    app_interrupt_session(engine->session);
+    const coli_status status = coli_chat_say(chat, text, &opts, app_answer_piece, &answer, &result);
+    app_answer_end(&answer);
+    const bool stopped = app_interrupts() > 0;
+    app_interrupt_session(NULL);
+    if (answer.write_failed) return APP_FAILED; // the end of the program says why
+    if (stopped && (status == COLI_OK || status == COLI_E_CANCELLED)) {
+        app_note("stopped");
+        return APP_INTERRUPTED;
+    }
+    if (status != COLI_OK) {
+        const int code = app_fail(status);
+        if (status == COLI_E_LIMIT) app_hint("%s", full_hint);
+        return code;
+    }
+    app_footer(&result);
+    return explain(&result, &answer, engine, full_hint);
+}

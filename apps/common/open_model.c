@@ -1,0 +1,137 @@
+/* open_model.c - see open_model.h. */
+#include "open_model.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "terminal.h"
+
+#define SHIPPED "models/hummingbird"
+
+static bool is_dir(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+/* A path from the directory of the running program; false where the system does not tell. */
+static bool beside_program(const char *relative, char *out, size_t cap)
+{
+    char self[PATH_MAX];
+    const ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+    if (n <= 0) return false;
+    self[n] = 0;
+    char *slash = strrchr(self, '/');
+    if (!slash) return false;
+    *slash = 0;
+    char joined[PATH_MAX];
+    if ((size_t)snprintf(joined, sizeof joined, "%s/%s", self, relative) >= sizeof joined) return false;
+    char *clean = realpath(joined, NULL); // no "../.." in messages
+    if (!clean) return false;
+    const bool fits = (size_t)snprintf(out, cap, "%s", clean) < cap;
+    free(clean);
+    return fits;
+}
+
+int app_model_dir(const app_settings *s, char *dir, size_t cap)
+{
+    if (s->model) {
+        if ((size_t)snprintf(dir, cap, "%s", s->model) < cap) return APP_OK;
+        app_error("--model: the path is longer than %zu bytes", cap - 1);
+        return APP_BAD;
+    }
+    /* In the build tree programs are in build/bin; installed ones in PREFIX/bin, wherever PREFIX is now. */
+    if (beside_program("../../" SHIPPED, dir, cap) && is_dir(dir)) return APP_OK;
+    if (beside_program("../share/coli/" SHIPPED, dir, cap) && is_dir(dir)) return APP_OK;
+    if ((size_t)snprintf(dir, cap, "%s", COLI_DATADIR "/" SHIPPED) < cap && is_dir(dir)) return APP_OK;
+    app_error("no model: the shipped one is not in %s", COLI_DATADIR "/" SHIPPED);
+    app_hint("give --model DIR, or set COLI_MODEL");
+    return APP_BAD;
+}
+
+/* Someone who downloaded a checkpoint is one step away. */
+static bool is_checkpoint(const char *dir)
+{
+    static const char *const names[] = {"model.safetensors", "model.safetensors.index.json"};
+    for (int i = 0; i < 2; i++) {
+        char path[PATH_MAX];
+        if ((size_t)snprintf(path, sizeof path, "%s/%s", dir, names[i]) < sizeof path &&
+            access(path, F_OK) == 0)
+            return true;
+    }
+    return false;
+}
+
+static void log_line(void *user, const char *line)
+{
+    (void)user;
+    app_note("%s", line);
+}
+
+int app_open(const app_settings *s, bool with_session, app_engine *out)
+{
+    *out = (app_engine){0};
+    char dir[PATH_MAX];
+    const int code = app_model_dir(s, dir, sizeof dir);
+    if (code != APP_OK) return code;
+    const coli_model_opts model_opts = {
+        .struct_size = sizeof model_opts, .n_threads = s->threads, .isa = s->isa, .log = log_line};
+    coli_status status = coli_model_open(dir, &model_opts, &out->model);
+    const coli_session_opts session_opts = {
+        .struct_size = sizeof session_opts, .n_ctx = s->ctx, .n_chunk = s->chunk};
+    if (status == COLI_OK && with_session)
+        status = coli_session_create(out->model, &session_opts, &out->session);
+    if (status == COLI_OK) return APP_OK;
+    const int failed = app_fail(status);
+    if (status == COLI_E_NOTFOUND && is_checkpoint(dir))
+        app_hint("that is a Hugging Face checkpoint: `coli convert %s OUT` makes a container of it", dir);
+    else if (status == COLI_E_NOTFOUND && s->from[APP_OPT_MODEL] == APP_FROM_ENVIRONMENT)
+        app_hint("the path comes from COLI_MODEL");
+    app_close(out);
+    return failed;
+}
+
+void app_close(app_engine *engine)
+{
+    app_interrupt_session(NULL);
+    coli_session_destroy(engine->session);
+    coli_model_close(engine->model);
+    *engine = (app_engine){0};
+}
+
+coli_sampling app_sampling(const app_settings *s, const coli_model *model)
+{
+    coli_sampling p = {.struct_size = sizeof p};
+    coli_sampling_default(model, &p);
+    if (app_given(s, APP_OPT_TEMP)) p.temperature = s->temp;
+    if (app_given(s, APP_OPT_TOP_K)) p.top_k = s->top_k;
+    if (app_given(s, APP_OPT_TOP_P)) p.top_p = s->top_p;
+    if (app_given(s, APP_OPT_MIN_P)) p.min_p = s->min_p;
+    if (app_given(s, APP_OPT_REP_PENALTY)) p.repetition_penalty = s->rep_penalty;
+    if (app_given(s, APP_OPT_PRESENCE_PENALTY)) p.presence_penalty = s->presence_penalty;
+    if (app_given(s, APP_OPT_SEED)) p.seed = s->seed;
+    return p;
+}
+
+void app_count_text(uint64_t n, char *out, size_t cap)
+{
+    if (n >= 1000000000) snprintf(out, cap, "%.1f B", (double)n * 1e-9);
+    else if (n >= 1000000) snprintf(out, cap, "%.1f M", (double)n * 1e-6);
+    else snprintf(out, cap, "%.1f K", (double)n * 1e-3);
+}
+
+void app_banner(const app_engine *engine)
+{
+    coli_model_info info = {.struct_size = sizeof info};
+    if (coli_model_get_info(engine->model, &info) != COLI_OK) return;
+    char all[32], active[32];
+    app_count_text(info.n_param, all, sizeof all);
+    app_count_text(info.n_param_active, active, sizeof active);
+    app_note("%s · %s parameters, %s active · context %u · %u thread%s · %s", info.name, all, active,
+             coli_session_n_ctx(engine->session), info.n_threads, info.n_threads == 1 ? "" : "s",
+             info.isa);
+}

@@ -1,0 +1,521 @@
+/* options.c - see options.h.
+ *
+ * A command line is read twice.  The first look finds the command, because what `--group` means to a
+ * person depends on it; the second takes every option, and complains at the first that makes no
+ * sense: unknown (is another one near?), of another command (which?), without its value, or with a
+ * value outside its range. */
+#include "options.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "coli/coli.h"
+#include "terminal.h"
+
+extern char **environ;
+
+enum { HELP_INDENT = 26, HELP_WIDTH = 90 };
+
+/* ---- what was meant ------------------------------------------------------------------------ */
+
+/* Edits (insert, delete, replace, swap neighbours) from a to b. */
+static uint32_t edit_distance(const char *a, const char *b)
+{
+    enum { MAX = 40 };
+    const size_t na = strlen(a), nb = strlen(b);
+    if (na >= MAX || nb >= MAX) return UINT32_MAX;
+    uint32_t d[MAX][MAX];
+    for (size_t i = 0; i <= na; i++) {
+        for (size_t j = 0; j <= nb; j++) {
+            if (i == 0 || j == 0) {
+                d[i][j] = (uint32_t)(i + j);
+                continue;
+            }
+            uint32_t best = d[i - 1][j - 1] + (a[i - 1] != b[j - 1]);
+            if (d[i - 1][j] + 1 < best) best = d[i - 1][j] + 1;
+            if (d[i][j - 1] + 1 < best) best = d[i][j - 1] + 1;
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] &&
+                d[i - 2][j - 2] + 1 < best)
+                best = d[i - 2][j - 2] + 1;
+            d[i][j] = best;
+        }
+    }
+    return d[na][nb];
+}
+
+void app_nearest_try(app_nearest *n, const char *candidate)
+{
+    const size_t length = strlen(n->word);
+    const uint32_t limit = length < 3 ? 1 : (uint32_t)(length / 3 + 1);
+    uint32_t distance = edit_distance(n->word, candidate);
+    /* Someone who types the beginning of a long word means that word. */
+    if (length >= 3 && strncmp(n->word, candidate, length) == 0) distance = 1;
+    if (distance > limit || (n->best && distance >= n->distance)) return;
+    n->best = candidate;
+    n->distance = distance;
+}
+
+int app_usage(const char *command, const char *fmt, ...)
+{
+    char text[512];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    app_error("%s", text);
+    if (command) app_hint("`%s help %s` shows how", app_program_name(), command);
+    else app_hint("`%s --help` shows how", app_program_name());
+    return APP_BAD;
+}
+
+/* ---- tables -------------------------------------------------------------------------------- */
+
+static const app_option *option_named(const char *name, size_t n)
+{
+    for (uint32_t i = 0; i < APP_N_OPTION; i++)
+        if (strlen(app_options[i].name) == n && memcmp(app_options[i].name, name, n) == 0)
+            return &app_options[i];
+    return NULL;
+}
+
+static const char *dashes(const app_option *o) { return o->name[1] ? "--" : "-"; }
+
+static const app_command *command_named(const app_program *program, const char *name)
+{
+    for (uint32_t i = 0; i < program->n_command; i++)
+        if (program->commands[i].name && strcmp(program->commands[i].name, name) == 0)
+            return &program->commands[i];
+    return NULL;
+}
+
+const char *app_variable_of(app_option_id id)
+{
+    for (uint32_t i = 0; i < app_n_variable; i++)
+        if (app_variables[i].option == id) return app_variables[i].name;
+    return NULL;
+}
+
+/* ---- values -------------------------------------------------------------------------------- */
+
+static bool parse_u64(const char *text, uint64_t *out)
+{
+    if (*text < '0' || *text > '9') return false; // strtoull takes blanks and a minus sign
+    char *end;
+    errno = 0;
+    const unsigned long long value = strtoull(text, &end, 10);
+    if (*end || errno || value > UINT64_MAX) return false;
+    *out = (uint64_t)value;
+    return true;
+}
+
+static bool parse_double(const char *text, double *out)
+{
+    if (!*text || strspn(text, "+-.0123456789eE") != strlen(text)) return false; // no nan, inf, hex
+    char *end;
+    *out = strtod(text, &end);
+    return *end == 0 && isfinite(*out);
+}
+
+static bool is_choice(const char *choices, const char *text)
+{
+    const size_t n = strlen(text);
+    for (const char *at = choices; at; at = strchr(at, '|')) {
+        if (*at == '|') at++;
+        if (strncmp(at, text, n) == 0 && (at[n] == 0 || at[n] == '|')) return n > 0;
+    }
+    return false;
+}
+
+/* "a, b or c" from "a|b|c". */
+static void choices_text(const char *choices, char *out, size_t cap)
+{
+    size_t n = 0;
+    for (const char *c = choices; *c && n + 8 < cap; c++) {
+        if (*c == '|') n += (size_t)snprintf(out + n, cap - n, strchr(c + 1, '|') ? ", " : " or ");
+        else out[n++] = *c;
+    }
+    out[n] = 0;
+}
+
+/* What the values of an option may be; `brief` for the help. */
+static void range_text(const app_option *o, bool brief, char *out, size_t cap)
+{
+    *out = 0;
+    switch (o->kind) {
+    case APP_U32: snprintf(out, cap, "%s%.0f to %.0f", brief ? "" : "a whole number from ", o->min, o->max); break;
+    case APP_U64: snprintf(out, cap, "%s0 to %" PRIu64, brief ? "" : "a whole number from ", UINT64_MAX); break;
+    case APP_F32: snprintf(out, cap, "%s%g to %g", brief ? "" : "a number from ", o->min, o->max); break;
+    case APP_CHOICE: choices_text(o->choices, out, cap); break;
+    case APP_FLAG:
+    case APP_TEXT: break;
+    }
+}
+
+/* Set the option's field; false when the text is not one of its values. */
+static bool take_value(const app_option *o, const char *text, app_settings *s)
+{
+    void *field = (char *)s + o->offset;
+    uint64_t whole;
+    double number;
+    switch (o->kind) {
+    case APP_FLAG: *(bool *)field = true; return true;
+    case APP_TEXT: *(const char **)field = text; return true;
+    case APP_CHOICE: *(const char **)field = text; return is_choice(o->choices, text);
+    case APP_U32:
+        if (!parse_u64(text, &whole) || whole < (uint64_t)o->min || whole > (uint64_t)o->max) return false;
+        *(uint32_t *)field = (uint32_t)whole;
+        return true;
+    case APP_U64: return parse_u64(text, (uint64_t *)field);
+    case APP_F32:
+        if (!parse_double(text, &number) || number < o->min || number > o->max) return false;
+        *(float *)field = (float)number;
+        return true;
+    }
+    return false;
+}
+
+void app_value_text(const app_settings *s, app_option_id id, char *out, size_t cap)
+{
+    const void *field = (const char *)s + app_options[id].offset;
+    switch (app_options[id].kind) {
+    case APP_FLAG: snprintf(out, cap, "%s", *(const bool *)field ? "on" : "off"); break;
+    case APP_TEXT:
+    case APP_CHOICE: {
+        const char *text = *(const char *const *)field;
+        snprintf(out, cap, "%s", text ? text : "");
+        break;
+    }
+    case APP_U32: snprintf(out, cap, "%" PRIu32, *(const uint32_t *)field); break;
+    case APP_U64: snprintf(out, cap, "%" PRIu64, *(const uint64_t *)field); break;
+    case APP_F32: snprintf(out, cap, "%g", (double)*(const float *)field); break;
+    }
+}
+
+/* ---- help ---------------------------------------------------------------------------------- */
+
+/* Print words from `column` on, wrapped and indented. */
+static void wrap(FILE *out, const char *text, int column)
+{
+    bool first = true;
+    while (*text) {
+        const int n = (int)strcspn(text, " ");
+        if (!first && column + 1 + n > HELP_WIDTH) {
+            fprintf(out, "\n%*s", HELP_INDENT, "");
+            column = HELP_INDENT;
+            first = true;
+        }
+        fprintf(out, "%s%.*s", first ? "" : " ", n, text);
+        column += n + !first;
+        first = false;
+        text += n;
+        text += *text == ' ';
+    }
+    fputc('\n', out);
+}
+
+static void option_help(const app_option *o, FILE *out)
+{
+    const app_option_id id = (app_option_id)(o - app_options);
+    char left[64], range[128], right[512];
+    snprintf(left, sizeof left, "  %s%s%s%s", dashes(o), o->name, o->arg ? " " : "",
+             o->arg ? o->arg : "");
+    range_text(o, true, range, sizeof range);
+    const char *variable = app_variable_of(id);
+    size_t n = (size_t)snprintf(right, sizeof right, "%s", o->help);
+    const char *separator = " (";
+    if (*range) {
+        n += (size_t)snprintf(right + n, sizeof right - n, "%s%s", separator, range);
+        separator = "; ";
+    }
+    if (o->otherwise) {
+        n += (size_t)snprintf(right + n, sizeof right - n, "%sdefault: %s", separator, o->otherwise);
+        separator = "; ";
+    }
+    if (variable) {
+        n += (size_t)snprintf(right + n, sizeof right - n, "%senvironment: %s", separator, variable);
+        separator = "; ";
+    }
+    if (strcmp(separator, "; ") == 0) snprintf(right + n, sizeof right - n, ")");
+    fprintf(out, "%-*s", HELP_INDENT, left);
+    if (strlen(left) >= HELP_INDENT) fprintf(out, "\n%*s", HELP_INDENT, "");
+    wrap(out, right, HELP_INDENT);
+}
+
+static void command_help(const app_program *program, const app_command *c, FILE *out)
+{
+    fprintf(out, "usage: %s %s%s%s\n\n%s.\n", program->name, c->name ? c->name : "",
+            c->name ? " " : "", c->synopsis, c->summary);
+    if (c->text) fprintf(out, "\n%s", c->text);
+    fprintf(out, "\nexamples:\n%s\noptions:\n", c->examples);
+    for (uint32_t i = 0; i < APP_N_OPTION; i++)
+        if (app_options[i].commands & c->bit) option_help(&app_options[i], out);
+}
+
+static void environment_help(FILE *out)
+{
+    fputs("Environment variables.  The command line wins over them; an empty one counts as absent.\n\n"
+          "set an option:\n", out);
+    for (uint32_t i = 0; i < app_n_variable; i++) {
+        if (app_variables[i].option == APP_N_OPTION) continue;
+        const app_option *o = &app_options[app_variables[i].option];
+        char flag[32];
+        snprintf(flag, sizeof flag, "%s%s", dashes(o), o->name);
+        fprintf(out, "  %-24s%-10s%s\n", app_variables[i].name, flag, app_variables[i].help);
+    }
+    fputs("\nof the terminal:\n", out);
+    for (uint32_t i = 0; i < app_n_system_variable; i++)
+        fprintf(out, "  %-24s%s\n", app_system_variables[i].name, app_system_variables[i].help);
+    fputs("\nknown, without effect yet (a warning says so when one is set):\n", out);
+    for (uint32_t i = 0; i < app_n_variable; i++)
+        if (app_variables[i].option == APP_N_OPTION)
+            fprintf(out, "  %-24s%s\n", app_variables[i].name, app_variables[i].help);
+    fputs("\nOther variables named COLI_*, QT_* or ROUTE_* are warned about: they are likely mistyped.\n",
+          out);
+}
+
+static void program_help(const app_program *program, FILE *out)
+{
+    fprintf(out, "%s %s - %s\n\nusage: %s COMMAND [options]\n\ncommands:\n", program->name,
+            coli_version(), program->summary, program->name);
+    for (uint32_t i = 0; i < program->n_command; i++)
+        fprintf(out, "  %-12s%s\n", program->commands[i].name, program->commands[i].summary);
+    fprintf(out, "\n`%s help COMMAND` shows examples and options, `%s help environment` the variables.\n",
+            program->name, program->name);
+}
+
+bool app_help(const app_program *program, const char *topic, FILE *out)
+{
+    if (topic && strcmp(topic, "environment") == 0) {
+        environment_help(out);
+        return true;
+    }
+    const app_command *c = topic ? command_named(program, topic) : NULL;
+    if (!topic && !program->commands[0].name) c = &program->commands[0];
+    if (topic && !c) {
+        app_error("there is no help about \"%s\"", topic);
+        app_nearest n = {.word = topic};
+        for (uint32_t i = 0; i < program->n_command; i++)
+            if (program->commands[i].name) app_nearest_try(&n, program->commands[i].name);
+        app_nearest_try(&n, "environment");
+        if (n.best) app_hint("did you mean `%s help %s`?", program->name, n.best);
+        return false;
+    }
+    if (c) command_help(program, c, out);
+    else program_help(program, out);
+    return true;
+}
+
+/* ---- the command line ---------------------------------------------------------------------- */
+
+/* One argument taken apart. */
+typedef struct argument {
+    const app_option *option; // NULL: no such option
+    const char *name;         // as typed, without dashes and value
+    size_t n_name;
+    const char *value; // what stands in the same argument; NULL if nothing does
+} argument;
+
+static bool is_option(const char *arg) { return arg[0] == '-' && arg[1] != 0; }
+
+static argument take_apart(const char *arg)
+{
+    argument a = {0};
+    if (arg[1] == '-') {
+        a.name = arg + 2;
+        a.n_name = strcspn(a.name, "=");
+        if (a.name[a.n_name] == '=') a.value = a.name + a.n_name + 1;
+        if (a.n_name > 1) a.option = option_named(a.name, a.n_name);
+    } else {
+        a.name = arg + 1;
+        a.n_name = 1;
+        a.option = arg[1] == 'h' ? &app_options[APP_OPT_HELP] : option_named(a.name, 1);
+        if (arg[2]) a.value = arg + 2;
+        const bool one_dash_too_few = option_named(arg + 1, strcspn(arg + 1, "=")) != NULL; // -no-think
+        if (arg[2] && (!a.option || !a.option->arg || one_dash_too_few)) {
+            a.option = NULL;
+            a.n_name = strcspn(a.name, "=");
+        }
+    }
+    return a;
+}
+
+/* The command is the first word that is no option and no option's value. */
+static char *find_command(int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--") == 0) return i + 1 < argc ? argv[i + 1] : NULL;
+        if (!is_option(argv[i])) return argv[i];
+        const argument a = take_apart(argv[i]);
+        if (a.option && a.option->arg && !a.value) i++;
+    }
+    return NULL;
+}
+
+static int no_such_option(const app_program *program, const app_command *c, const argument *a,
+                          const char *arg)
+{
+    const size_t n_dash = (size_t)(a->name - arg);
+    app_error("unknown option %.*s", (int)(n_dash + a->n_name), arg);
+    char word[64];
+    snprintf(word, sizeof word, "%.*s", (int)a->n_name, a->name);
+    app_nearest n = {.word = word};
+    for (uint32_t i = 0; i < APP_N_OPTION; i++)
+        if (!c || app_options[i].commands & c->bit) app_nearest_try(&n, app_options[i].name);
+    if (n.best) app_hint("did you mean %s%s?", n.best[1] ? "--" : "-", n.best);
+    else if (c && c->name) app_hint("`%s help %s` lists the options", program->name, c->name);
+    else app_hint("`%s --help` lists what there is", program->name);
+    return APP_BAD;
+}
+
+static int wrong_command(const app_program *program, const app_command *c, const app_option *o)
+{
+    char where[256] = "";
+    size_t n = 0;
+    for (uint32_t i = 0; i < program->n_command && n + 32 < sizeof where; i++)
+        if (program->commands[i].bit & o->commands)
+            n += (size_t)snprintf(where + n, sizeof where - n, "%s`%s %s`", n ? ", " : "",
+                                  program->name, program->commands[i].name);
+    if (c->name) app_error("%s%s is not an option of `%s %s`", dashes(o), o->name, program->name, c->name);
+    else app_error("%s%s is not an option of %s", dashes(o), o->name, program->name);
+    if (*where) app_hint("it belongs to %s", where);
+    return APP_BAD;
+}
+
+static int bad_value(const char *name, const char *before, const app_option *o, const char *text)
+{
+    char range[128];
+    range_text(o, false, range, sizeof range);
+    app_error("%s%s: expected %s, found \"%s\"", before, name, range, text);
+    if (o->kind == APP_CHOICE) {
+        app_nearest n = {.word = text};
+        char words[128];
+        snprintf(words, sizeof words, "%s", o->choices);
+        char *rest = words;
+        for (char *word; (word = strsep(&rest, "|"));) app_nearest_try(&n, word);
+        if (n.best) app_hint("did you mean %s?", n.best);
+    }
+    return APP_BAD;
+}
+
+/* The option at argv[*i], and its value, which may be the next argument. */
+static int take_option(const app_program *program, const app_command *c, int argc, char **argv, int *i,
+                       app_settings *s)
+{
+    const argument a = take_apart(argv[*i]);
+    const app_option *o = a.option;
+    if (!o) return no_such_option(program, c, &a, argv[*i]);
+    if (c && !(o->commands & c->bit)) return wrong_command(program, c, o);
+    const char *value = a.value;
+    if (!o->arg && value) {
+        app_error("%s%s takes no value, found \"%s\"", dashes(o), o->name, value);
+        return APP_BAD;
+    }
+    if (o->arg && !value) {
+        if (*i + 1 < argc) value = argv[*i + 1];
+        /* `--system --no-think` forgot the text; -1 may well be a value. */
+        const bool forgotten = value && is_option(value) && take_apart(value).option;
+        if (!value || forgotten) {
+            app_error("%s%s needs a value: %s%s %s", dashes(o), o->name, dashes(o), o->name, o->arg);
+            if (forgotten) app_hint("write %s%s=%s if that is the value", dashes(o), o->name, value);
+            return APP_BAD;
+        }
+        ++*i;
+    }
+    if (!take_value(o, value, s)) return bad_value(o->name, dashes(o), o, value);
+    s->from[o - app_options] = APP_FROM_COMMAND_LINE;
+    return APP_OK;
+}
+
+static int from_environment(const app_command *c, app_settings *s)
+{
+    for (uint32_t i = 0; i < app_n_variable; i++) {
+        const app_option_id id = app_variables[i].option;
+        if (id == APP_N_OPTION || app_given(s, id) || !(app_options[id].commands & c->bit)) continue;
+        const char *value = getenv(app_variables[i].name);
+        if (!value || !*value) continue;
+        if (!take_value(&app_options[id], value, s))
+            return bad_value(app_variables[i].name, "environment variable ", &app_options[id], value);
+        s->from[id] = APP_FROM_ENVIRONMENT;
+    }
+    return APP_OK;
+}
+
+static bool begins(const char *text, const char *prefix)
+{
+    return strncmp(text, prefix, strlen(prefix)) == 0;
+}
+
+/* Someone who sets a variable expects something to happen: say so when nothing will. */
+static void warn_about_environment(void)
+{
+    for (char **entry = environ; *entry; entry++) {
+        char name[64];
+        const size_t n = strcspn(*entry, "=");
+        if (n >= sizeof name || (*entry)[n] == 0 || (*entry)[n + 1] == 0) continue;
+        memcpy(name, *entry, n);
+        name[n] = 0;
+        const app_variable *known = NULL;
+        app_nearest near = {.word = name};
+        for (uint32_t i = 0; i < app_n_variable; i++) {
+            if (strcmp(name, app_variables[i].name) == 0) known = &app_variables[i];
+            app_nearest_try(&near, app_variables[i].name);
+        }
+        if (known && known->option == APP_N_OPTION)
+            app_error("warning: %s is known but has no effect yet", name);
+        else if (!known && (begins(name, "COLI_") || begins(name, "QT_") || begins(name, "ROUTE_")))
+            app_error("warning: %s is not a variable that %s knows%s%s%s", name, app_program_name(),
+                      near.best ? "; did you mean " : "", near.best ? near.best : "",
+                      near.best ? "?" : "");
+    }
+}
+
+static int no_such_command(const app_program *program, const char *word)
+{
+    app_error("unknown command \"%s\"", word);
+    app_nearest n = {.word = word};
+    for (uint32_t i = 0; i < program->n_command; i++) app_nearest_try(&n, program->commands[i].name);
+    if (n.best) app_hint("did you mean `%s %s`?", program->name, n.best);
+    else app_hint("`%s help` lists the commands", program->name);
+    return APP_BAD;
+}
+
+int app_main(const app_program *program, int argc, char **argv)
+{
+    const bool has_commands = program->commands[0].name != NULL;
+    const char *word = has_commands ? find_command(argc, argv) : NULL;
+    const app_command *c = has_commands ? NULL : &program->commands[0];
+    if (word && !(c = command_named(program, word))) return no_such_command(program, word);
+
+    app_settings s = {.args = argv + 1};
+    bool ended = false;
+    for (int i = 1; i < argc; i++) {
+        if (!ended && strcmp(argv[i], "--") == 0) {
+            ended = true;
+        } else if (!ended && is_option(argv[i])) {
+            const int code = take_option(program, c, argc, argv, &i, &s);
+            if (code != APP_OK) return code;
+        } else if (word && argv[i] == word) {
+            word = NULL;
+        } else {
+            s.args[s.n_arg++] = argv[i]; // never ahead of i
+        }
+    }
+    if (s.version) {
+        printf("%s %s\n", program->name, coli_version());
+        return APP_OK;
+    }
+    if (s.help || !c) return app_help(program, c ? c->name : NULL, stdout) ? APP_OK : APP_BAD;
+    if (s.n_arg < c->min_arg || s.n_arg > c->max_arg) {
+        if (s.n_arg > c->max_arg)
+            return app_usage(c->name, "unexpected argument \"%s\"", s.args[c->max_arg]);
+        return app_usage(c->name, "too few arguments for %s %s", c->name, c->synopsis);
+    }
+    const int code = from_environment(c, &s);
+    if (code != APP_OK) return code;
+    warn_about_environment();
+    return c->run(&s);
+}

@@ -1,0 +1,132 @@
+/* settings.c - the tables of settings.h. */
+#include "settings.h"
+
+enum {
+    GENERATE = APP_CHAT | APP_RUN,
+    COMPUTE = GENERATE | APP_INFO | APP_QWEN36, // open the model to run it, or to say how it would run
+    MEASURE = APP_QWEN36,
+    ALL = (APP_QWEN36 << 1) - 1
+};
+
+#define FIELD(name) offsetof(app_settings, name)
+
+// clang-format off
+const app_option app_options[APP_N_OPTION] = {
+    [APP_OPT_MODEL] = {"model", "DIR", APP_TEXT, FIELD(model), 0, 0, NULL, "the model that ships with coli",
+        COMPUTE | APP_TOKENIZE | APP_VERIFY, "directory of the model"},
+    [APP_OPT_THREADS] = {"threads", "N", APP_U32, FIELD(threads), 0, 1024, NULL, "0, one per processor",
+        COMPUTE | APP_CONVERT, "compute threads"},
+    [APP_OPT_ISA] = {"isa", "NAME", APP_CHOICE, FIELD(isa), 0, 0, "scalar|avx2|avx512", "the best there is",
+        COMPUTE, "instruction set of the kernels; all give the same bytes"},
+    [APP_OPT_CTX] = {"ctx", "N", APP_U32, FIELD(ctx), 0, 16777216, NULL,
+        "0, what the model was made for, at most 32768", COMPUTE, "most tokens of a conversation"},
+    [APP_OPT_CHUNK] = {"chunk", "N", APP_U32, FIELD(chunk), 0, 4096, NULL, "0, which is 512", COMPUTE,
+        "most prompt tokens computed together; the answer is the same with any"},
+
+    [APP_OPT_SYSTEM] = {"system", "TEXT", APP_TEXT, FIELD(system), 0, 0, NULL, "none", GENERATE | APP_INFO,
+        "system message"},
+    [APP_OPT_NO_THINK] = {"no-think", NULL, APP_FLAG, FIELD(no_think), 0, 0, NULL, NULL,
+        GENERATE | APP_INFO, "answer at once, without a think block"},
+    [APP_OPT_PRESERVE_THINKING] = {"preserve-thinking", NULL, APP_FLAG, FIELD(preserve_thinking), 0, 0,
+        NULL, NULL, APP_CHAT, "keep the think blocks of earlier turns in the conversation"},
+    [APP_OPT_NO_HISTORY] = {"no-history", NULL, APP_FLAG, FIELD(no_history), 0, 0, NULL, NULL, APP_CHAT,
+        "neither read nor write the file of lines typed earlier"},
+
+    [APP_OPT_N] = {"n", "N", APP_U32, FIELD(n), 0, 16777216, NULL, NULL, COMPUTE,
+        "most tokens of one answer, thinking included; 0: to the end of the context"},
+    [APP_OPT_TEMP] = {"temp", "T", APP_F32, FIELD(temp), 0, 100, NULL, "the model's", GENERATE | APP_INFO,
+        "temperature; 0 takes the likeliest token"},
+    [APP_OPT_TOP_K] = {"top-k", "K", APP_U32, FIELD(top_k), 0, 16777216, NULL, "the model's",
+        GENERATE | APP_INFO, "draw from the K likeliest tokens; 0 is off"},
+    [APP_OPT_TOP_P] = {"top-p", "P", APP_F32, FIELD(top_p), 0, 1, NULL, "the model's", GENERATE | APP_INFO,
+        "draw from the fewest tokens whose probabilities sum to P; 1 is off"},
+    [APP_OPT_MIN_P] = {"min-p", "P", APP_F32, FIELD(min_p), 0, 1, NULL, "the model's", GENERATE | APP_INFO,
+        "drop tokens less likely than P times the likeliest; 0 is off"},
+    [APP_OPT_REP_PENALTY] = {"rep-penalty", "R", APP_F32, FIELD(rep_penalty), 0.01, 100, NULL,
+        "the model's", GENERATE | APP_INFO, "make tokens seen before less likely; 1 is off"},
+    [APP_OPT_PRESENCE_PENALTY] = {"presence-penalty", "R", APP_F32, FIELD(presence_penalty), -100, 100, NULL,
+        "the model's", GENERATE | APP_INFO, "lower the logits of tokens of this answer by R; 0 is off"},
+    [APP_OPT_SEED] = {"seed", "N", APP_U64, FIELD(seed), 0, 0, NULL, "0", GENERATE | APP_INFO,
+        "start of the random numbers: the same seed gives the same answer"},
+
+    [APP_OPT_TOKENIZER] = {"tokenizer", "FILE", APP_TEXT, FIELD(tokenizer), 0, 0, NULL, "the model's",
+        APP_TOKENIZE, "a tokenizer.json, without a model"},
+    [APP_OPT_PLAIN] = {"plain", NULL, APP_FLAG, FIELD(plain), 0, 0, NULL, NULL, APP_TOKENIZE,
+        "take special tokens in the text as plain text"},
+    [APP_OPT_JSONL] = {"jsonl", NULL, APP_FLAG, FIELD(jsonl), 0, 0, NULL, NULL, APP_TOKENIZE | APP_RENDER,
+        "read and write one JSON object per line"},
+    [APP_OPT_TEMPLATE] = {"template", "NAME", APP_CHOICE, FIELD(template), 0, 0, "3.6|3.5", "3.6",
+        APP_RENDER, "template of lines that name none"},
+    [APP_OPT_SETTINGS] = {"settings", NULL, APP_FLAG, FIELD(settings), 0, 0, NULL, NULL, APP_INFO,
+        "also every setting of `coli run`, its value and where it came from"},
+    [APP_OPT_JSON] = {"json", NULL, APP_FLAG, FIELD(json), 0, 0, NULL, NULL, APP_INFO | MEASURE,
+        "one JSON object instead of text"},
+    [APP_OPT_EXPERTS] = {"experts", "FORMAT", APP_TEXT, FIELD(experts), 0, 0, NULL, "int4", APP_CONVERT,
+        "format of the routed experts: int4, int8, bf16 or f32, or in full, int4-g64-f16"},
+    [APP_OPT_TRUNK] = {"trunk", "FORMAT", APP_TEXT, FIELD(trunk), 0, 0, NULL, "int8", APP_CONVERT,
+        "format of the dense matrices"},
+    [APP_OPT_GROUP] = {"group", "G", APP_CHOICE, FIELD(group), 0, 0, "64|32|row", "64", APP_CONVERT,
+        "weights that share a scale in int4 and int8"},
+    [APP_OPT_CHAT_TEMPLATE] = {"chat-template", "NAME", APP_CHOICE, FIELD(chat_template), 0, 0, "3.6|3.5",
+        "as found in the checkpoint, else 3.6", APP_CONVERT, "chat template of the container"},
+
+    [APP_OPT_PROMPT_FILE] = {"prompt-file", "FILE", APP_TEXT, FIELD(prompt_file), 0, 0, NULL, NULL, MEASURE,
+        "go on from this text (no chat template; special tokens are recognised)"},
+    [APP_OPT_IDS] = {"ids", "FILE", APP_TEXT, FIELD(ids), 0, 0, NULL, NULL, MEASURE,
+        "go on from these ids, a JSON array; prints the new ids as one"},
+    [APP_OPT_TEACHER_FORCE] = {"teacher-force", "FILE", APP_TEXT, FIELD(teacher_force), 0, 0, NULL, NULL,
+        MEASURE, "feed all ids of a JSON array; prints nll and the argmax of every row"},
+    [APP_OPT_PPL] = {"ppl", "FILE", APP_TEXT, FIELD(ppl), 0, 0, NULL, NULL, MEASURE,
+        "perplexity of the texts of a JSONL file: objects with \"text\" and perhaps \"topic\""},
+    [APP_OPT_DUMP_LOGITS] = {"dump-logits", "OUT", APP_TEXT, FIELD(dump_logits), 0, 0, NULL, NULL, MEASURE,
+        "write logits, expert_ids and expert_w of every id given to a new safetensors file"},
+    [APP_OPT_STOP] = {"stop", NULL, APP_FLAG, FIELD(stop), 0, 0, NULL, NULL, MEASURE,
+        "end with a token that ends a turn, instead of going on past it"},
+
+    [APP_OPT_HELP] = {"help", NULL, APP_FLAG, FIELD(help), 0, 0, NULL, NULL, ALL, "this text"},
+    [APP_OPT_VERSION] = {"version", NULL, APP_FLAG, FIELD(version), 0, 0, NULL, NULL, ALL, "the version"},
+};
+
+#define LATER APP_N_OPTION
+
+const app_variable app_variables[] = {
+    {"COLI_MODEL", APP_OPT_MODEL, "directory of the model"},
+    {"COLI_ISA", APP_OPT_ISA, "instruction set of the kernels"},
+    {"CTX", APP_OPT_CTX, "most tokens of a conversation"},
+    {"NGEN", APP_OPT_N, "most tokens of one answer"},
+    {"COLI_TEMP", APP_OPT_TEMP, "temperature"},
+    {"NUCLEUS", APP_OPT_TOP_P, "top-p"},
+    {"SEED", APP_OPT_SEED, "start of the random numbers"},
+    {"COLI_CUDA", LATER, "use NVIDIA GPUs"},
+    {"COLI_VULKAN", LATER, "use Vulkan devices"},
+    {"COLI_GPUS", LATER, "which devices"},
+    {"COLI_BACKEND_PATH", LATER, "where plugins are"},
+    {"COLI_PLACE", LATER, "where the dense trunk lives"},
+    {"CUDA_EXPERT_GB", LATER, "VRAM for experts, CUDA"},
+    {"VK_EXPERT_GB", LATER, "VRAM for experts, Vulkan"},
+    {"HEAT_FILE", LATER, "learned heat of the experts"},
+    {"QT_PREFILL_REPLAN", LATER, "re-plan the residents during prefill"},
+    {"QT_PREFILL_REPLAN_MAX", LATER, "most swaps per layer and prompt"},
+    {"QT_NO_WARMSTART", LATER, "start with empty VRAM"},
+    {"QT_HOME", LATER, "home devices by expert or by layer"},
+    {"CACHE_ROUTE", LATER, "cache-aware routing"},
+    {"ROUTE_J", LATER, "ranks that are never swapped"},
+    {"ROUTE_M", LATER, "window of ranks"},
+    {"ROUTE_P", LATER, "window by probability mass"},
+    {"ROUTE_ALPHA", LATER, "window by factor"},
+    {"ROUTE_AGREE", LATER, "meter the agreement with plain routing"},
+    {"PILOT", LATER, "prefetch of the next layer"},
+    {"PIN", LATER, "file of experts to pin in RAM"},
+    {"PIN_GB", LATER, "RAM for pinned experts"},
+    {"RAM_GB", LATER, "RAM for the model"},
+};
+const uint32_t app_n_variable = sizeof app_variables / sizeof *app_variables;
+
+const app_variable app_system_variables[] = {
+    {"NO_COLOR", LATER, "no colours when set to anything"},
+    {"TERM", LATER, "\"dumb\": no colours, no pasting of several lines"},
+    {"XDG_STATE_HOME", LATER, "the history of chat is in coli/history there"},
+    {"HOME", LATER, "else in .local/state/coli/history here"},
+};
+const uint32_t app_n_system_variable = sizeof app_system_variables / sizeof *app_system_variables;
+// clang-format on

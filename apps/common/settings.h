@@ -1,0 +1,126 @@
+/* settings.h - every option and every environment variable of the programs, in two tables, and the
+ * struct that they fill.  options.c does the parsing; the tables also give --help, `coli help
+ * environment`, `coli info --settings` and the warnings about variables that do nothing. */
+#ifndef APP_SETTINGS_H
+#define APP_SETTINGS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Who accepts an option: one bit per command. */
+enum {
+    APP_CHAT = 1 << 0,
+    APP_RUN = 1 << 1,
+    APP_TOKENIZE = 1 << 2,
+    APP_RENDER = 1 << 3,
+    APP_INFO = 1 << 4,
+    APP_CONVERT = 1 << 5,
+    APP_VERIFY = 1 << 6,
+    APP_HELP = 1 << 7,
+    APP_QWEN36 = 1 << 8
+};
+
+typedef enum app_option_id {
+    /* the model and how it is computed */
+    APP_OPT_MODEL,
+    APP_OPT_THREADS,
+    APP_OPT_ISA,
+    APP_OPT_CTX,
+    APP_OPT_CHUNK,
+    /* what is said */
+    APP_OPT_SYSTEM,
+    APP_OPT_NO_THINK,
+    APP_OPT_PRESERVE_THINKING,
+    APP_OPT_NO_HISTORY,
+    /* how tokens are chosen */
+    APP_OPT_N,
+    APP_OPT_TEMP,
+    APP_OPT_TOP_K,
+    APP_OPT_TOP_P,
+    APP_OPT_MIN_P,
+    APP_OPT_REP_PENALTY,
+    APP_OPT_PRESENCE_PENALTY,
+    APP_OPT_SEED,
+    /* tools */
+    APP_OPT_TOKENIZER,
+    APP_OPT_PLAIN,
+    APP_OPT_JSONL,
+    APP_OPT_TEMPLATE,
+    APP_OPT_SETTINGS,
+    APP_OPT_JSON,
+    APP_OPT_EXPERTS,
+    APP_OPT_TRUNK,
+    APP_OPT_GROUP,
+    APP_OPT_CHAT_TEMPLATE,
+    /* measuring */
+    APP_OPT_PROMPT_FILE,
+    APP_OPT_IDS,
+    APP_OPT_TEACHER_FORCE,
+    APP_OPT_PPL,
+    APP_OPT_DUMP_LOGITS,
+    APP_OPT_STOP,
+    /* everywhere */
+    APP_OPT_HELP,
+    APP_OPT_VERSION,
+    APP_N_OPTION
+} app_option_id;
+
+/* Where a value came from. */
+typedef enum app_source { APP_FROM_DEFAULT, APP_FROM_ENVIRONMENT, APP_FROM_COMMAND_LINE } app_source;
+
+typedef struct app_settings {
+    const char *model, *isa;
+    uint32_t threads, ctx, chunk;
+    const char *system;
+    bool no_think, preserve_thinking, no_history;
+    uint32_t n, top_k;
+    float temp, top_p, min_p, rep_penalty, presence_penalty;
+    uint64_t seed;
+    const char *tokenizer, *template, *experts, *trunk, *group, *chat_template;
+    bool plain, jsonl, settings, json;
+    const char *prompt_file, *ids, *teacher_force, *ppl, *dump_logits;
+    bool stop;
+    bool help, version;
+
+    app_source from[APP_N_OPTION];
+    char **args; // what is left after the options, in order; borrowed from argv
+    uint32_t n_arg;
+} app_settings;
+
+typedef enum app_kind { APP_FLAG, APP_TEXT, APP_CHOICE, APP_U32, APP_U64, APP_F32 } app_kind;
+
+typedef struct app_option {
+    const char *name; // without the dashes; one letter means -x
+    const char *arg;  // what the argument is called in the help; NULL for a flag
+    app_kind kind;
+    size_t offset;         // of the field in app_settings
+    double min, max;       // of APP_U32 and APP_F32, both included
+    const char *choices;   // "a|b" for APP_CHOICE
+    const char *otherwise; // the default, in words; NULL: nothing worth saying
+    uint32_t commands;
+    const char *help;
+} app_option;
+
+extern const app_option app_options[APP_N_OPTION];
+
+/* Environment variables of the field.  option APP_N_OPTION: known, but nothing reads it yet. */
+typedef struct app_variable {
+    const char *name;
+    app_option_id option;
+    const char *help;
+} app_variable;
+
+extern const app_variable app_variables[];
+extern const uint32_t app_n_variable;
+
+/* Variables of the system that matter to the terminal side; listed in the help only. */
+extern const app_variable app_system_variables[];
+extern const uint32_t app_n_system_variable;
+
+static inline bool app_given(const app_settings *s, app_option_id id)
+{
+    return s->from[id] != APP_FROM_DEFAULT;
+}
+
+#endif

@@ -1,0 +1,296 @@
+/* coli/coli.h - run a Mixture-of-Experts language model inside your own program.
+ *
+ * A model is opened once and shared; a session is one sequence of tokens on it; a chat is a
+ * conversation on a session.  In five calls:
+ *
+ *     coli_model *m;  coli_session *s;  coli_chat *c;
+ *     coli_model_open("models/hummingbird", NULL, &m);
+ *     coli_session_create(m, NULL, &s);
+ *     coli_chat_create(s, NULL, &c);
+ *     coli_chat_say(c, "What is 17 + 25?", NULL, on_piece, user, &result);
+ *
+ * Promises.  The same model, tokens, sampling and seed give the same bytes whatever the number of
+ * threads, the instruction set, or the way the prompt was cut into chunks.  Nothing is allocated
+ * while tokens are made.  The library never prints, exits or reads the environment.
+ *
+ * Conventions.  Text is UTF-8.  Every struct that you pass in starts with struct_size = sizeof it;
+ * zero in another field means the default, so `= {sizeof x}` is always valid, and so is NULL.
+ * Functions return a coli_status (coli/status.h); on failure out-parameters are NULL or zero and
+ * coli_error_message() says why.  destroy and close accept NULL.
+ *
+ * Threads.  Functions on a coli_tokenizer or that take a const coli_model may be called from any thread at any time.
+ * A session or chat is used by one thread at a time; sessions of one model may be used by different
+ * threads, which then take turns.  coli_session_cancel may be called from any thread and from a
+ * signal handler. */
+#ifndef COLI_COLI_H
+#define COLI_COLI_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "status.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* "0.1.0". */
+COLI_API const char *coli_version(void);
+
+/* Bytes handed over by the library.  data is NUL-terminated (the NUL is not counted). */
+typedef struct coli_text {
+    char *data;
+    size_t n_bytes;
+} coli_text;
+COLI_API void coli_text_free(coli_text *text); /* and zeroes it */
+
+/* ---- model --------------------------------------------------------------------------------- */
+
+typedef struct coli_model coli_model;
+
+typedef struct coli_model_opts {
+    uint32_t struct_size;
+    uint32_t n_threads; /* compute threads, the caller's included; 0: one per usable processor */
+    const char *isa;    /* "scalar", "avx2", "avx512"; NULL: the best this processor has */
+    /* One line about something worth knowing, no newline; may be NULL. */
+    void (*log)(void *user, const char *line);
+    void *log_user;
+} coli_model_opts;
+
+/* Open a container directory (docs/formats/container.md).  The weights are mapped, not read.
+ * Errors   E_NOTFOUND, E_FORMAT (a file is malformed: names file and tensor), E_UNSUPPORTED (family
+ *          or instruction set), E_NOMEM, E_IO. */
+COLI_API coli_status coli_model_open(const char *dir, const coli_model_opts *opts,
+                                     coli_model **out);
+/* Every session of the model must have been destroyed. */
+COLI_API void coli_model_close(coli_model *model);
+
+/* What a model is.  Strings are borrowed from the model. */
+typedef struct coli_model_info {
+    uint32_t struct_size; /* set by the caller */
+    uint32_t n_layer, n_expert, n_expert_used, d_model, d_ff;
+    uint32_t n_vocab;   /* rows of logits */
+    uint32_t n_token;   /* ids below this have text; the rest is padding and never sampled */
+    uint32_t n_ctx_max; /* longest context the model was made for */
+    uint32_t n_threads;
+    uint64_t weight_bytes;          /* the container's weights */
+    uint64_t n_param, n_param_active; /* in all; per token */
+    uint64_t expert_bytes;          /* one routed expert */
+    const char *name;      /* the directory's last component */
+    const char *family;    /* "qwen36" */
+    const char *identity;  /* 32 hex digits that name these very weights */
+    const char *expert_format, *trunk_format; /* "int4-g64-f16" */
+    const char *chat_template;                /* "3.6" */
+    const char *isa;                          /* in use */
+    const int32_t *stop_ids; /* tokens that end a turn (generation_config.json) */
+    uint32_t n_stop_ids;
+} coli_model_info;
+COLI_API coli_status coli_model_get_info(const coli_model *model, coli_model_info *info);
+
+/* ---- text ---------------------------------------------------------------------------------- */
+
+typedef struct coli_tokenizer coli_tokenizer;
+
+/* From a tokenizer.json alone, without a model. */
+COLI_API coli_status coli_tokenizer_open(const char *tokenizer_json, coli_tokenizer **out);
+COLI_API void coli_tokenizer_close(coli_tokenizer *tokenizer); /* only what coli_tokenizer_open gave */
+/* The model's own; borrowed. */
+COLI_API const coli_tokenizer *coli_model_tokenizer(const coli_model *model);
+
+/* Text to ids.  Added tokens ("<|im_end|>") in the text are recognised unless plain is true.
+ *   ids    (cap) the caller's; NULL with cap 0 to ask for the number
+ *   n_ids  the number of ids; when larger than cap nothing is written and E_LIMIT is returned */
+COLI_API coli_status coli_tokenize(const coli_tokenizer *tokenizer, const char *text,
+                                   size_t n_bytes, bool plain, int32_t *ids, size_t cap,
+                                   size_t *n_ids);
+
+/* Ids to text; ill-formed sequences become U+FFFD. */
+COLI_API coli_status coli_detokenize(const coli_tokenizer *tokenizer, const int32_t *ids,
+                                     size_t n_ids, bool skip_special, coli_text *out);
+
+/* Render a conversation as the family's chat template does, byte for byte.
+ *   tmpl      "3.6" or "3.5"
+ *   messages  JSON array of {"role", "content", "reasoning_content", "tool_calls"}
+ *   options   JSON object or NULL: tools, enable_thinking, preserve_thinking, add_generation_prompt
+ * Errors    E_FORMAT (not JSON), E_INVALID (the template refuses; the message says why). */
+COLI_API coli_status coli_chat_render(const char *tmpl, const char *messages, size_t n_messages_bytes,
+                                      const char *options, size_t n_options_bytes, coli_text *out);
+
+/* ---- session ------------------------------------------------------------------------------- */
+
+typedef struct coli_session coli_session;
+
+typedef struct coli_session_opts {
+    uint32_t struct_size;
+    uint32_t n_ctx;   /* most tokens the session can hold; 0: the model's n_ctx_max, at most 32768 */
+    uint32_t n_chunk; /* most prompt rows computed together; 0: 512 */
+} coli_session_opts;
+
+/* All memory for n_ctx tokens is taken here. */
+COLI_API coli_status coli_session_create(coli_model *model, const coli_session_opts *opts,
+                                         coli_session **out);
+COLI_API void coli_session_destroy(coli_session *session);
+COLI_API void coli_session_reset(coli_session *session); /* back to position 0 */
+COLI_API uint32_t coli_session_pos(const coli_session *session);   /* tokens fed */
+COLI_API uint32_t coli_session_n_ctx(const coli_session *session);
+COLI_API const coli_model *coli_session_model(const coli_session *session);
+
+/* Feed tokens; afterwards the logits of the last one are there.  n_ids >= 1.
+ * Errors  E_LIMIT when they do not fit n_ctx (nothing is fed), E_INVALID for an id outside the
+ *         vocabulary (nothing is fed), E_CANCELLED (the chunks done so far are fed: coli_session_pos),
+ *         E_NUMERIC naming layer and position when an activation leaves its range (the session is then reset). */
+COLI_API coli_status coli_session_feed(coli_session *session, const int32_t *ids, size_t n_ids);
+
+/* (n_vocab) f32 of the last token fed, borrowed until the next feed; NULL before the first and
+ * after a feed that failed. */
+COLI_API const float *coli_session_logits(const coli_session *session);
+
+/* Ask the running feed or generate to stop; it returns E_CANCELLED or ends with COLI_STOP_CANCELLED at the next token
+ * or chunk.  Async-signal-safe. */
+COLI_API void coli_session_cancel(coli_session *session);
+
+/* Feed tokens and look at every row: what measuring tools need.  on_rows is called once per chunk.
+ *   pos         position of the first row
+ *   n_row       rows in this call
+ *   logits      (n_row, n_vocab)
+ *   expert_ids  (n_layer, n_row, n_expert_used) best first;  expert_w the same shape: renormalised weights
+ * Return false to stop (E_CANCELLED). */
+typedef bool (*coli_rows_fn)(void *user, uint32_t pos, uint32_t n_row, const float *logits,
+                             const int32_t *expert_ids, const float *expert_w);
+COLI_API coli_status coli_session_eval(coli_session *session, const int32_t *ids, size_t n_ids,
+                                       coli_rows_fn on_rows, void *user);
+
+/* The state at this position with its logits, to come back to.  Keys and values stay in the session, so going
+ * back is possible while the tokens before the snapshot are still the session's: E_INVALID once other tokens
+ * were fed in their place.  A snapshot may outlive its session. */
+typedef struct coli_snapshot coli_snapshot;
+COLI_API coli_status coli_session_snapshot(const coli_session *session, coli_snapshot **out);
+COLI_API coli_status coli_session_restore(coli_session *session, const coli_snapshot *snapshot);
+COLI_API void coli_snapshot_destroy(coli_snapshot *snapshot);
+
+/* ---- sampling and generation --------------------------------------------------------------- */
+
+/* Order: penalties, temperature, top_k, top_p, min_p, draw.  temperature 0 takes the largest logit, ties to
+ * the lower id.  Fields are used as they stand: start from coli_sampling_default(). */
+typedef struct coli_sampling {
+    uint32_t struct_size;
+    float temperature; /* 0: greedy */
+    uint32_t top_k;    /* 0: off */
+    float top_p;       /* 1: off */
+    float min_p;       /* 0: off */
+    float repetition_penalty; /* 1: off; > 1 divides positive, multiplies negative logits of tokens seen */
+    float presence_penalty;   /* 0: off; subtracted from the logits of tokens made in this turn */
+    uint64_t seed;
+} coli_sampling;
+
+/* The model's generation_config.json over the neutral values; seed 0. */
+COLI_API void coli_sampling_default(const coli_model *model, coli_sampling *out);
+
+/* Take the next token from the present logits with the session's generator, which coli_session_seed and every
+ * coli_generate start.  Padding rows are never taken.  Does not feed it. */
+COLI_API void coli_session_seed(coli_session *session, uint64_t seed);
+COLI_API coli_status coli_session_sample(coli_session *session, const coli_sampling *sampling,
+                                         int32_t *id);
+
+typedef enum coli_stop {
+    COLI_STOP_NONE,      /* an error ended it */
+    COLI_STOP_TOKEN,     /* the model ended its turn */
+    COLI_STOP_LENGTH,    /* max_tokens were made */
+    COLI_STOP_CONTEXT,   /* the context is full */
+    COLI_STOP_CANCELLED  /* coli_session_cancel, or the callback returned false */
+} coli_stop;
+
+/* A piece of the answer as it appears: whole characters, never half of one. */
+typedef struct coli_piece {
+    const char *text; /* n_bytes, also NUL-terminated; may be empty while a character is unfinished */
+    size_t n_bytes;
+    int32_t id;
+    bool thinking; /* inside the think block; its tags are not shown */
+} coli_piece;
+typedef bool (*coli_piece_fn)(void *user, const coli_piece *piece); /* false stops */
+
+typedef struct coli_generate_opts {
+    uint32_t struct_size;
+    uint32_t max_tokens;            /* 0: to the end of the context */
+    const coli_sampling *sampling;  /* NULL: the model's default */
+    bool no_stop_tokens;            /* go on past end-of-turn tokens (measuring) */
+} coli_generate_opts;
+
+typedef struct coli_result {
+    uint32_t struct_size; /* set by the caller */
+    coli_stop stop;
+    uint32_t n_prompt;   /* tokens of the prompt */
+    uint32_t n_prefill;  /* of these, computed now; the rest was still in the session */
+    uint32_t n_generated;
+    double prefill_s, ttft_s, decode_s; /* ttft: from the call to the first token */
+    double tok_s;        /* tokens after the first / decode_s; 0 if there were none */
+} coli_result;
+
+/* Make tokens from the present logits until something stops it; each one is also fed, except a stop token and the last.
+ * The seed in sampling restarts the generator. */
+COLI_API coli_status coli_generate(coli_session *session, const coli_generate_opts *opts,
+                                   coli_piece_fn on_piece, void *user, coli_result *result);
+
+/* ---- chat ---------------------------------------------------------------------------------- */
+
+typedef struct coli_chat coli_chat;
+
+typedef struct coli_chat_opts {
+    uint32_t struct_size;
+    const char *system;   /* system message; NULL: none */
+    bool no_think;        /* answer without a think block */
+    bool preserve_thinking; /* keep earlier turns' think blocks in the prompt */
+} coli_chat_opts;
+
+/* The session belongs to the chat until coli_chat_destroy; it is reset here. */
+COLI_API coli_status coli_chat_create(coli_session *session, const coli_chat_opts *opts,
+                                      coli_chat **out);
+COLI_API void coli_chat_destroy(coli_chat *chat);
+
+/* Say something as the user and stream the answer.  Only what is new is prefilled.  When the turn is
+ * cancelled, what was said so far stays in the conversation; after an error or when the prompt does not fit the context (E_LIMIT)
+ * the conversation is as it was before the call. */
+COLI_API coli_status coli_chat_say(coli_chat *chat, const char *text, const coli_generate_opts *opts,
+                                   coli_piece_fn on_piece, void *user, coli_result *result);
+COLI_API coli_status coli_chat_reset(coli_chat *chat); /* forget all but the system message */
+/* The conversation as the JSON array that coli_chat_render takes. */
+COLI_API coli_status coli_chat_messages(const coli_chat *chat, coli_text *out);
+
+/* ---- tools --------------------------------------------------------------------------------- */
+
+/* Progress of long work in bytes.  Return false to stop it (E_CANCELLED). */
+typedef bool (*coli_progress_fn)(void *user, const char *what, uint64_t done, uint64_t total);
+
+typedef struct coli_convert_opts {
+    uint32_t struct_size;
+    const char *experts, *trunk; /* "int4", "int8", "bf16", "f32", or in full "int4-g64-f16"; NULL: int4, int8 */
+    const char *chat_template;   /* NULL: found in the checkpoint, else "3.6" */
+    uint32_t n_threads;
+    coli_progress_fn progress;
+    void (*note)(void *user, const char *line);
+    void *user;
+} coli_convert_opts;
+
+/* Hugging Face checkpoint to container.  `out` must not exist and appears only when complete.
+ * Memory: at most 256 MiB besides the mapped checkpoint. */
+COLI_API coli_status coli_convert(const char *src, const char *out, const coli_convert_opts *opts);
+
+/* Read all of a container and check every checksum, scale and weight. */
+COLI_API coli_status coli_verify(const char *dir, coli_progress_fn progress, void *user);
+
+/* Write tensors to a safetensors file (f32 and i32), for measuring tools. */
+typedef struct coli_tensor {
+    const char *name;
+    const char *dtype; /* "F32" or "I32" */
+    const uint64_t *shape;
+    uint32_t rank;
+    const void *data;
+} coli_tensor;
+COLI_API coli_status coli_write_safetensors(const char *path, const coli_tensor *tensors,
+                                            uint32_t n_tensor);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,199 @@
+/* threads.c - a fork-join pool whose workers stay awake between the phases of a token.
+ *
+ * The idea.  A token is a few hundred short phases, microseconds apart.  Sleeping between them
+ * would cost more than the work, so a worker that has run dry spins for a while before it sleeps,
+ * and the caller spins for the last items of others.
+ *
+ * One run.  The caller publishes {fn, ctx, n_item} and raises `epoch` (release); a worker that sees
+ * a new epoch (acquire) takes items from `next` until there are none, then reports in `n_idle`. The
+ * caller takes items too and returns when every worker has reported: so no worker still reads a run
+ * when the next one is published.
+ *
+ *   worker:  WAITING --epoch changed--> TAKING --no item left--> reported --> WAITING
+ *            WAITING --SPIN rounds without news--> ASLEEP on `wake` --broadcast--> WAITING
+ *
+ * A sleeper is counted under `mu` before it checks the epoch a last time, and the caller looks at
+ * the count after it raised the epoch (both sequentially consistent): one of the two sees the
+ * other.
+ *
+ * Locks: `mu` alone.  Never held while fn runs. */
+#include "threads.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#include "alloc.h"
+
+/* Rounds of waiting before sleep; about 50 microseconds here.  Some yields among them let the
+ * others run where threads outnumber processors. */
+enum { SPIN_ROUNDS = 4000, YIELD_EVERY = 64 };
+
+struct coli__pool {
+    /* immutable after create */
+    uint32_t n_worker; // the caller is worker 0
+    pthread_t *threads;
+    uint32_t n_started;
+
+    /* written by the caller before epoch is raised */
+    coli__pool_fn fn;
+    void *ctx;
+    uint32_t n_item;
+    uint64_t n_sync;
+
+    /* atomic */
+    _Alignas(64) atomic_uint epoch;
+    _Alignas(64) atomic_uint next;
+    _Alignas(64) atomic_uint n_idle;
+    atomic_uint n_asleep;
+    atomic_bool stop;
+
+    /* sleepers only */
+    pthread_mutex_t mu;
+    pthread_cond_t wake;
+};
+
+typedef struct start_args {
+    coli__pool *pool;
+    uint32_t worker;
+} start_args;
+
+static inline void relax(uint32_t round)
+{
+    if (round % YIELD_EVERY == YIELD_EVERY - 1) {
+        sched_yield();
+        return;
+    }
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+static void take_items(coli__pool *pool, uint32_t worker)
+{
+    for (;;) {
+        const uint32_t item = atomic_fetch_add_explicit(&pool->next, 1, memory_order_relaxed);
+        if (item >= pool->n_item) return;
+        pool->fn(pool->ctx, item, worker);
+    }
+}
+
+static void wait_for_epoch(coli__pool *pool, uint32_t seen)
+{
+    for (uint32_t round = 0; round < SPIN_ROUNDS; round++) {
+        if (atomic_load_explicit(&pool->epoch, memory_order_acquire) != seen) return;
+        relax(round);
+    }
+    pthread_mutex_lock(&pool->mu);
+    atomic_fetch_add(&pool->n_asleep, 1);
+    while (atomic_load(&pool->epoch) == seen) pthread_cond_wait(&pool->wake, &pool->mu);
+    atomic_fetch_sub(&pool->n_asleep, 1);
+    pthread_mutex_unlock(&pool->mu);
+}
+
+static void *worker_main(void *arg)
+{
+    const start_args args = *(start_args *)arg;
+    coli__free(arg);
+    coli__pool *pool = args.pool;
+    coli__fp_enter();
+    for (uint32_t seen = 0;; seen++) {
+        wait_for_epoch(pool, seen);
+        if (atomic_load_explicit(&pool->stop, memory_order_relaxed)) return NULL;
+        take_items(pool, args.worker);
+        atomic_fetch_add_explicit(&pool->n_idle, 1, memory_order_release);
+    }
+}
+
+static void raise_epoch(coli__pool *pool)
+{
+    atomic_fetch_add(&pool->epoch, 1);
+    if (atomic_load(&pool->n_asleep) == 0) return;
+    pthread_mutex_lock(&pool->mu);
+    pthread_cond_broadcast(&pool->wake);
+    pthread_mutex_unlock(&pool->mu);
+}
+
+static coli_status start_worker(coli__pool *pool, uint32_t worker)
+{
+    start_args *args = coli__calloc(1, sizeof *args);
+    if (!args) return COLI_E_NOMEM;
+    *args = (start_args){pool, worker};
+    const int error = pthread_create(&pool->threads[pool->n_started], NULL, worker_main, args);
+    if (error) {
+        coli__free(args);
+        return coli__fail(COLI_E_NOMEM, "thread %u of %u: %s", worker, pool->n_worker,
+                          strerror(error));
+    }
+    pool->n_started++;
+    return COLI_OK;
+}
+
+coli_status coli__pool_create(uint32_t n_thread, coli__pool **out)
+{
+    enum { MAX_THREAD = 1024 };
+    *out = NULL;
+    if (n_thread == 0) n_thread = coli__n_processor();
+    if (n_thread > MAX_THREAD)
+        return coli__fail(COLI_E_INVALID, "%u threads; at most %d make sense", n_thread,
+                          MAX_THREAD);
+    coli__pool *pool = coli__alloc64(sizeof *pool);
+    if (!pool) return COLI_E_NOMEM;
+    pool->n_worker = n_thread;
+    pthread_mutex_init(&pool->mu, NULL);
+    pthread_cond_init(&pool->wake, NULL);
+    pool->threads = coli__calloc(n_thread, sizeof *pool->threads);
+    coli_status status = pool->threads ? COLI_OK : COLI_E_NOMEM;
+    for (uint32_t w = 1; w < n_thread && status == COLI_OK; w++) status = start_worker(pool, w);
+    if (status != COLI_OK) {
+        coli__pool_destroy(pool);
+        return status;
+    }
+    *out = pool;
+    return COLI_OK;
+}
+
+void coli__pool_destroy(coli__pool *pool)
+{
+    if (!pool) return;
+    atomic_store(&pool->stop, true);
+    raise_epoch(pool);
+    for (uint32_t i = 0; i < pool->n_started; i++) pthread_join(pool->threads[i], NULL);
+    pthread_cond_destroy(&pool->wake);
+    pthread_mutex_destroy(&pool->mu);
+    coli__free(pool->threads);
+    coli__free_aligned(pool);
+}
+
+uint32_t coli__pool_n_worker(const coli__pool *pool)
+{
+    return pool->n_worker;
+}
+uint64_t coli__pool_n_sync(const coli__pool *pool)
+{
+    return pool->n_sync;
+}
+
+void coli__pool_run(coli__pool *pool, uint32_t n_item, coli__pool_fn fn, void *ctx)
+{
+    if (n_item <= 1 || pool->n_worker == 1) {
+        for (uint32_t i = 0; i < n_item; i++) fn(ctx, i, 0);
+        if (n_item > 1) pool->n_sync++;
+        return;
+    }
+    pool->fn = fn;
+    pool->ctx = ctx;
+    pool->n_item = n_item;
+    pool->n_sync++;
+    atomic_store_explicit(&pool->next, 0, memory_order_relaxed);
+    atomic_store_explicit(&pool->n_idle, 0, memory_order_relaxed);
+    raise_epoch(pool);
+    take_items(pool, 0);
+    const uint32_t others = pool->n_worker - 1;
+    for (uint32_t round = 0; atomic_load_explicit(&pool->n_idle, memory_order_acquire) != others;
+         round++)
+        relax(round);
+}

@@ -1,0 +1,426 @@
+/* checkpoint.c - see checkpoint.h.
+ *
+ * One model is published under many spellings.  What may differ, and what it means here:
+ *
+ *     prefix    model.language_model.X, model.X, X         the family lists them; the first that
+ * exists experts   experts.gate_up_proj (E, 2*d_ff, d_model)  fused: rows 0..d_ff-1 of an expert
+ * are gate experts.{e}.gate_proj.weight ...           one by one fp8       X.weight in F8_E4M3 with
+ * X.weight_scale_inv (ceil(n_out/128), ceil(n_in/128)): w[r][c] = fp8[r][c] *
+ * scale_inv[r/128][c/128]
+ *
+ * What a layer's experts are is decided per layer.  Anything half one way and half another is
+ * refused: it is a broken export, and a guess would run and be wrong.
+ *
+ * Every tensor of the checkpoint ends in one of four classes: needed; skipped by the family's
+ * prefixes; unknown, which is said in a note; or an expert that the config does not have, which is
+ * an error. */
+#include "checkpoint.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum {
+    CONFIG_MAX_BYTES = 16 << 20,
+    CONFIG_MAX_DEPTH = 64,
+    FP8_TILE = 128,
+    NAME_BYTES = 256, // a prefix, a spec's name, a suffix
+};
+
+static const char scale_suffix[] = "_scale_inv";
+
+/* -- finding one tensor ----------------------------------------------------------------------- */
+
+static const coli__st_tensor *find(coli__checkpoint *c, const char *name, const char *suffix)
+{
+    for (const char *const *prefix = c->spec.prefixes; *prefix; prefix++) {
+        char full[NAME_BYTES];
+        const int n = snprintf(full, sizeof full, "%s%s%s", *prefix, name, suffix);
+        const coli__st_tensor *t = n < NAME_BYTES ? coli__st_find(c->st, full) : NULL;
+        if (t) {
+            c->used[t - coli__st_at(c->st, 0)] = true;
+            return t;
+        }
+    }
+    return NULL;
+}
+
+static coli_status missing(const coli__checkpoint *c, const char *name)
+{
+    return coli__fail(COLI_E_FORMAT,
+                      "%s: tensor %s: is missing, with and without a prefix such as %s", c->dir,
+                      name, c->spec.prefixes[0]);
+}
+
+/* "[2, 3]" */
+static void shape_text(const uint64_t *shape, uint32_t rank, char out[200])
+{
+    size_t n = 0;
+    out[n++] = '[';
+    for (uint32_t i = 0; i < rank; i++)
+        n += (size_t)snprintf(out + n, 200 - n, "%s%llu", i ? ", " : "",
+                              (unsigned long long)shape[i]);
+    snprintf(out + n, 200 - n, "]"); // 8 numbers of 20 digits and their commas fit
+}
+
+static coli_status need_shape(const coli__st_tensor *t, const uint64_t *shape, uint32_t rank)
+{
+    if (t->rank == rank && memcmp(t->shape, shape, rank * sizeof *shape) == 0) return COLI_OK;
+    char expected[200], found[200];
+    shape_text(shape, rank, expected);
+    shape_text(t->shape, t->rank, found);
+    return coli__fail(COLI_E_FORMAT, "%s: tensor %s: expected the shape %s, found %s", t->file,
+                      t->name, expected, found);
+}
+
+static coli_status check_fp8(coli__weight *w)
+{
+    const coli__st_tensor *t = w->tensor;
+    if (t->rank != 2)
+        return coli__fail(COLI_E_UNSUPPORTED,
+                          "%s: tensor %s: F8_E4M3 is supported for matrices, this "
+                          "has rank %u",
+                          t->file, t->name, t->rank);
+    if (!w->scale)
+        return coli__fail(COLI_E_FORMAT, "%s: tensor %s: is F8_E4M3 and has no %s%s", t->file,
+                          t->name, t->name, scale_suffix);
+    const uint64_t grid[2] = {(w->n_out + FP8_TILE - 1) / FP8_TILE,
+                              (w->n_in + FP8_TILE - 1) / FP8_TILE};
+    if (w->scale->dtype != COLI_DT_F32 && w->scale->dtype != COLI_DT_BF16)
+        return coli__fail(COLI_E_FORMAT, "%s: tensor %s: expected F32 or BF16, found %s",
+                          w->scale->file, w->scale->name, w->scale->dtype_name);
+    return need_shape(w->scale, grid, 2);
+}
+
+/* The type of w's tensor is one of weights, with an fp8 scale exactly where it is needed. */
+static coli_status check_type(coli__checkpoint *c, coli__weight *w)
+{
+    const coli__st_tensor *t = w->tensor;
+    char name[NAME_BYTES];
+    const int n = snprintf(name, sizeof name, "%s%s", t->name, scale_suffix);
+    w->scale = n < NAME_BYTES ? coli__st_find(c->st, name) : NULL;
+    if (w->scale) c->used[w->scale - coli__st_at(c->st, 0)] = true;
+    switch (t->dtype) {
+    case COLI_DT_F8_E4M3:
+        return check_fp8(w);
+    case COLI_DT_F32:
+    case COLI_DT_F16:
+    case COLI_DT_BF16:
+        if (!w->scale) return COLI_OK;
+        return coli__fail(COLI_E_FORMAT,
+                          "%s: tensor %s: stands beside a tensor that is %s, not F8_E4M3",
+                          w->scale->file, w->scale->name, t->dtype_name);
+    case COLI_DT_U8:
+    case COLI_DT_I8:
+    case COLI_DT_I32:
+    case COLI_DT_I64:
+    case COLI_DT_OTHER:
+        break;
+    }
+    return coli__fail(COLI_E_UNSUPPORTED, "%s: tensor %s: weights of type %.32s are not supported",
+                      t->file, t->name, t->dtype_name);
+}
+
+/* A vector's elements are taken in order whatever the shape: conv1d.weight is (channels, 1, taps).
+ */
+static coli_status find_tensor(coli__checkpoint *c, const coli__tensor_spec *s, coli__weight *w)
+{
+    const coli__st_tensor *t = find(c, s->name, "");
+    if (!t) return missing(c, s->name);
+    *w = (coli__weight){.tensor = t, .n_out = s->n_out, .n_in = s->n_in};
+    const uint64_t shape[2] = {s->n_out, s->n_in};
+    if (s->role == COLI_ROLE_VECTOR && s->n_out == 1) {
+        if (t->n_elem != s->n_in) return need_shape(t, shape + 1, 1);
+    } else {
+        COLI_TRY(need_shape(t, shape, 2));
+    }
+    return check_type(c, w);
+}
+
+/* -- experts ---------------------------------------------------------------------------------- */
+
+static const char *const projections[3] = {"gate_proj", "up_proj", "down_proj"};
+
+static const coli__st_tensor *find_fused(coli__checkpoint *c, const coli__expert_spec *s,
+                                         const char *name)
+{
+    char full[NAME_BYTES];
+    snprintf(full, sizeof full, "%s%s", s->prefix, name);
+    const coli__st_tensor *t = find(c, full, "");
+    return t ? t : find(c, full, ".weight");
+}
+
+static const coli__st_tensor *find_single(coli__checkpoint *c, const coli__expert_spec *s,
+                                          uint32_t e, int projection, char name[NAME_BYTES])
+{
+    snprintf(name, NAME_BYTES, "%s%u.%s.weight", s->prefix, e, projections[projection]);
+    return find(c, name, "");
+}
+
+static bool has_single(coli__checkpoint *c, const coli__expert_spec *s)
+{
+    char name[NAME_BYTES];
+    for (uint32_t e = 0; e < s->n_expert; e++)
+        for (int i = 0; i < 3; i++)
+            if (find_single(c, s, e, i, name)) return true;
+    return false;
+}
+
+static coli_status take_fused(coli__checkpoint *c, const coli__expert_spec *s,
+                              const coli__st_tensor *gate_up, const coli__st_tensor *down,
+                              coli__weight *w)
+{
+    const uint64_t gate_up_shape[3] = {s->n_expert, 2 * (uint64_t)s->d_ff, s->d_model};
+    const uint64_t down_shape[3] = {s->n_expert, s->d_model, s->d_ff};
+    COLI_TRY(need_shape(gate_up, gate_up_shape, 3));
+    COLI_TRY(need_shape(down, down_shape, 3));
+    const uint64_t n = (uint64_t)s->d_ff * s->d_model; // of each of the three
+    for (uint32_t e = 0; e < s->n_expert; e++, w += 3) {
+        w[0] = (coli__weight){gate_up, NULL, 2 * e * n, s->d_ff, s->d_model};
+        w[1] = (coli__weight){gate_up, NULL, 2 * e * n + n, s->d_ff, s->d_model};
+        w[2] = (coli__weight){down, NULL, e * n, s->d_model, s->d_ff};
+    }
+    w -= 3;
+    COLI_TRY(check_type(c, &w[0])); // the same for all slices
+    return check_type(c, &w[2]);
+}
+
+static coli_status take_singles(coli__checkpoint *c, const coli__expert_spec *s, coli__weight *w)
+{
+    for (uint32_t e = 0; e < s->n_expert; e++)
+        for (int i = 0; i < 3; i++, w++) {
+            char name[NAME_BYTES];
+            const coli__st_tensor *t = find_single(c, s, e, i, name);
+            if (!t) return missing(c, name);
+            *w = (coli__weight){.tensor = t,
+                                .n_out = i < 2 ? s->d_ff : s->d_model,
+                                .n_in = i < 2 ? s->d_model : s->d_ff};
+            const uint64_t shape[2] = {w->n_out, w->n_in};
+            COLI_TRY(need_shape(t, shape, 2));
+            COLI_TRY(check_type(c, w));
+        }
+    return COLI_OK;
+}
+
+static coli_status find_experts(coli__checkpoint *c, const coli__expert_spec *s, coli__weight *w)
+{
+    const coli__st_tensor *gate_up = find_fused(c, s, "gate_up_proj");
+    const coli__st_tensor *down = find_fused(c, s, "down_proj");
+    if (!gate_up && !down) return take_singles(c, s, w);
+    if (has_single(c, s))
+        return coli__fail(COLI_E_FORMAT,
+                          "%s: layer %u: its experts are there both fused (%s) and one "
+                          "by one",
+                          c->dir, s->layer, (gate_up ? gate_up : down)->name);
+    char name[NAME_BYTES];
+    snprintf(name, sizeof name, "%s%s", s->prefix, gate_up ? "down_proj" : "gate_up_proj");
+    if (!gate_up || !down) return missing(c, name);
+    return take_fused(c, s, gate_up, down, w);
+}
+
+/* -- what is left over ------------------------------------------------------------------------ */
+
+static bool starts_with(const char *name, const char *prefix)
+{
+    return strncmp(name, prefix, strlen(prefix)) == 0;
+}
+
+/* An expert beyond the config's number, or a piece of one that nobody asked for. */
+static bool is_expert(const coli__checkpoint *c, const char *name)
+{
+    for (const char *const *prefix = c->spec.prefixes; *prefix; prefix++) {
+        if (!starts_with(name, *prefix)) continue;
+        for (uint32_t i = 0; i < c->spec.n_expert_layer; i++)
+            if (starts_with(name + strlen(*prefix), c->spec.experts[i].prefix)) return true;
+    }
+    return false;
+}
+
+/* "model.visual." reads "visual" in the note. */
+static coli_status note_skipped(const coli__checkpoint *c, const uint32_t *n_skipped,
+                                coli__buf *line)
+{
+    const char *separator = "skipped ";
+    for (uint32_t i = 0; c->spec.skip_prefixes[i]; i++) {
+        if (n_skipped[i] == 0) continue;
+        const char *prefix = c->spec.skip_prefixes[i];
+        size_t end = strlen(prefix), begin;
+        while (end > 0 && prefix[end - 1] == '.') end--;
+        for (begin = end; begin > 0 && prefix[begin - 1] != '.';) begin--;
+        COLI_TRY(coli__buf_printf(line, "%s%u %.*s tensor%s", separator, n_skipped[i],
+                                  (int)(end - begin), prefix + begin,
+                                  n_skipped[i] == 1 ? "" : "s"));
+        separator = " and ";
+    }
+    return COLI_OK;
+}
+
+static coli_status note_unknown(uint32_t n, const char *const *names, coli__buf *line)
+{
+    if (n == 0) return COLI_OK;
+    COLI_TRY(coli__buf_printf(line, "left out %u tensor%s that this model does not have:", n,
+                              n == 1 ? "" : "s"));
+    for (uint32_t i = 0; i < n && i < 3; i++)
+        COLI_TRY(coli__buf_printf(line, "%s %.100s", i ? "," : "", names[i]));
+    return n > 3 ? coli__buf_str(line, ", ...") : COLI_OK;
+}
+
+static coli_status sort_left_over(coli__checkpoint *c, void (*note)(void *, const char *),
+                                  void *user)
+{
+    enum { MAX_PREFIX = 16 };
+    uint32_t n_skipped[MAX_PREFIX] = {0}, n_unknown = 0;
+    const char *unknown[3];
+    for (uint32_t i = 0; i < coli__st_count(c->st); i++) {
+        if (c->used[i]) continue;
+        const coli__st_tensor *t = coli__st_at(c->st, i);
+        uint32_t skip = 0;
+        while (skip < MAX_PREFIX && c->spec.skip_prefixes[skip] &&
+               !starts_with(t->name, c->spec.skip_prefixes[skip]))
+            skip++;
+        if (skip < MAX_PREFIX && c->spec.skip_prefixes[skip]) {
+            n_skipped[skip]++;
+            continue;
+        }
+        if (is_expert(c, t->name))
+            return coli__fail(COLI_E_FORMAT,
+                              "%s: tensor %s: is no part of the experts that config.json "
+                              "describes",
+                              t->file, t->name);
+        if (n_unknown < 3) unknown[n_unknown] = t->name;
+        n_unknown++;
+    }
+    if (!note) return COLI_OK;
+
+    coli__buf skipped_line = {0}, unknown_line = {0};
+    coli_status status = note_skipped(c, n_skipped, &skipped_line);
+    if (status == COLI_OK) status = note_unknown(n_unknown, unknown, &unknown_line);
+    if (status == COLI_OK && skipped_line.data) note(user, skipped_line.data);
+    if (status == COLI_OK && unknown_line.data) note(user, unknown_line.data);
+    coli__buf_finish(&skipped_line);
+    coli__buf_finish(&unknown_line);
+    return status;
+}
+
+/* -- open ------------------------------------------------------------------------------------- */
+
+/* fp8 exports say how large a tile is. */
+static coli_status check_tile(const json_t *config, const char *where)
+{
+    const json_t *tile =
+        json_object_get(json_object_get(config, "quantization_config"), "weight_block_size");
+    if (!tile || json_is_null(tile)) return COLI_OK;
+    if (json_array_size(tile) == 2 && json_integer_value(json_array_get(tile, 0)) == FP8_TILE &&
+        json_integer_value(json_array_get(tile, 1)) == FP8_TILE)
+        return COLI_OK;
+    return coli__fail(COLI_E_UNSUPPORTED,
+                      "%s: quantization_config: weight_block_size: only [128, 128] "
+                      "is supported",
+                      where);
+}
+
+static coli_status read_config(coli__checkpoint *c)
+{
+    char *path;
+    COLI_TRY(coli__path_join(c->dir, "config.json", &path));
+    coli_status status = coli__file_read(path, CONFIG_MAX_BYTES, &c->config_text);
+    if (status == COLI_OK)
+        status = coli__json_parse(path, c->config_text.data ? c->config_text.data : "",
+                                  c->config_text.n_bytes, CONFIG_MAX_DEPTH, &c->config);
+    if (status == COLI_OK) status = check_tile(c->config, path);
+    if (status == COLI_OK) status = check_tile(json_object_get(c->config, "text_config"), path);
+    coli__free(path);
+    return status;
+}
+
+static coli_status find_all(coli__checkpoint *c)
+{
+    const coli__model_spec *spec = &c->spec;
+    c->used = coli__calloc(coli__st_count(c->st), sizeof *c->used);
+    c->tensors = coli__calloc(spec->n_tensor, sizeof *c->tensors);
+    c->experts = coli__calloc(spec->n_expert_layer, sizeof *c->experts);
+    if (!c->used || !c->tensors || !c->experts) return COLI_E_NOMEM;
+    for (uint32_t i = 0; i < spec->n_tensor; i++)
+        COLI_TRY(find_tensor(c, &spec->tensors[i], &c->tensors[i]));
+    for (uint32_t i = 0; i < spec->n_expert_layer; i++) {
+        c->experts[i] = coli__calloc(spec->experts[i].n_expert, 3 * sizeof **c->experts);
+        if (!c->experts[i]) return COLI_E_NOMEM;
+        COLI_TRY(find_experts(c, &spec->experts[i], c->experts[i]));
+    }
+    return COLI_OK;
+}
+
+static coli_status open_into(coli__checkpoint *c, void (*note)(void *, const char *), void *user)
+{
+    COLI_TRY(read_config(c));
+    COLI_TRY(coli__engine_for(c->config, &c->engine));
+    COLI_TRY(c->engine->describe(c->config, &c->spec));
+    COLI_TRY(coli__st_open(c->dir, &c->st));
+    COLI_TRY(find_all(c));
+    return sort_left_over(c, note, user);
+}
+
+coli_status coli__checkpoint_open(const char *dir, void (*note)(void *user, const char *line),
+                                  void *user, coli__checkpoint *out)
+{
+    *out = (coli__checkpoint){.dir = dir};
+    if (!coli__path_is_dir(dir)) return coli__fail(COLI_E_NOTFOUND, "%s: is not a directory", dir);
+    const coli_status status = open_into(out, note, user);
+    if (status != COLI_OK) coli__checkpoint_finish(out);
+    return status;
+}
+
+void coli__checkpoint_finish(coli__checkpoint *c)
+{
+    for (uint32_t i = 0; c->experts && i < c->spec.n_expert_layer; i++) coli__free(c->experts[i]);
+    coli__free(c->experts);
+    coli__free(c->tensors);
+    coli__free(c->used);
+    coli__st_close(c->st);
+    if (c->engine) coli__model_spec_finish(&c->spec);
+    json_decref(c->config);
+    coli__buf_finish(&c->config_text);
+    *c = (coli__checkpoint){0};
+}
+
+/* -- rows ------------------------------------------------------------------------------------- */
+
+static coli_status not_finite(const coli__weight *w, uint64_t element, float value)
+{
+    const coli__st_tensor *t = w->tensor;
+    uint64_t index[COLI_ST_MAX_RANK];
+    char text[200];
+    for (uint32_t i = t->rank; i-- > 0; element /= t->shape[i]) index[i] = element % t->shape[i];
+    shape_text(index, t->rank, text);
+    return coli__fail(COLI_E_NUMERIC, "%s: tensor %s: element %s is %s", t->file, t->name, text,
+                      isnan(value) ? "NaN" : "infinite");
+}
+
+/* One row of fp8: each run of 128 columns shares a tile's multiplier. */
+static coli_status scale_row(const coli__weight *w, uint32_t row, float *out)
+{
+    const uint64_t n_tile = w->scale->shape[1];
+    for (uint32_t begin = 0; begin < w->n_in; begin += FP8_TILE) {
+        float scale;
+        COLI_TRY(coli__st_to_f32(w->scale, row / FP8_TILE * n_tile + begin / FP8_TILE, 1, &scale));
+        const uint32_t end = w->n_in - begin < FP8_TILE ? w->n_in : begin + FP8_TILE;
+        for (uint32_t col = begin; col < end; col++) out[col] *= scale;
+    }
+    return COLI_OK;
+}
+
+coli_status coli__weight_rows(const coli__weight *w, uint32_t row, uint32_t n_row, float *out)
+{
+    const uint64_t first = w->first + (uint64_t)row * w->n_in, n = (uint64_t)n_row * w->n_in;
+    COLI_TRY(coli__st_to_f32(w->tensor, first, n, out));
+    for (uint32_t r = 0; w->scale && r < n_row; r++)
+        COLI_TRY(scale_row(w, row + r, out + (size_t)r * w->n_in));
+    for (uint64_t i = 0; i < n; i++)
+        if (!isfinite(out[i])) return not_finite(w, first + i, out[i]);
+    return COLI_OK;
+}
+
+uint64_t coli__weight_bytes(const coli__weight *w)
+{
+    return w->tensor->n_bytes / w->tensor->n_elem * w->n_out * w->n_in;
+}

@@ -1,0 +1,44 @@
+/* checkpoint.h - a Hugging Face checkpoint seen as the tensors that its family needs.
+ *
+ * Opening reads config.json, asks the family which tensors there must be, and finds each of them,
+ * whatever prefix, expert layout or fp8 scales the exporter chose.  Afterwards a weight is a source of
+ * f32 rows. */
+#ifndef COLI_MODEL_CHECKPOINT_H
+#define COLI_MODEL_CHECKPOINT_H
+
+#include "../../../engines/engine.h"
+#include "safetensors.h"
+
+/* A matrix (n_out, n_in) in the checkpoint: a tensor, or a slice of one (a fused expert). */
+typedef struct coli__weight {
+    const coli__st_tensor *tensor;
+    const coli__st_tensor *scale; // fp8: one multiplier per 128x128 tile, else NULL
+    uint64_t first;               // element of tensor where the matrix begins
+    uint32_t n_out, n_in;
+} coli__weight;
+
+typedef struct coli__checkpoint {
+    const char *dir; // borrowed
+    coli__buf config_text;
+    json_t *config;
+    const coli__engine *engine;
+    coli__model_spec spec;
+    coli__st *st;
+    coli__weight *tensors;  // (spec.n_tensor)
+    coli__weight **experts; // (spec.n_expert_layer) of (n_expert, 3): gate, up, down
+    bool *used;             // (count of st) found by a name above
+} coli__checkpoint;
+
+/* note gets one line for what was skipped and one for what is unknown; may be NULL. */
+coli_status coli__checkpoint_open(const char *dir, void (*note)(void *user, const char *line),
+                                  void *user, coli__checkpoint *out);
+void coli__checkpoint_finish(coli__checkpoint *c);
+
+/* Rows [row, row + n_row) as f32: out (n_row, n_in).  E_NUMERIC names tensor and element of a number that
+ * is not finite. */
+coli_status coli__weight_rows(const coli__weight *w, uint32_t row, uint32_t n_row, float *out);
+
+/* Bytes of the checkpoint that the weight stands for. */
+uint64_t coli__weight_bytes(const coli__weight *w);
+
+#endif

@@ -1,0 +1,67 @@
+/* container.h - the coli container: a directory whose model.coli holds every weight in the layout
+ * that the kernels read, mapped and not copied.  Format: docs/formats/container.md.
+ *
+ *     config.json             the checkpoint's own, unchanged
+ *     generation_config.json  stop tokens and sampling defaults (optional)
+ *     tokenizer.json          and tokenizer_config.json (optional)
+ *     chat.json               which chat template: {"template": "3.6"}
+ *     model.coli              header, table of tensors and experts with checksums, weights
+ *
+ * Opening checks the header's checksum, the table (names, formats, dims, spans, overlaps) and that
+ * config.json, tokenizer.json and chat.json are the ones the weights were made with; the weights' own
+ * checksums are left to coli__container_verify, which reads everything.  generation_config.json holds a
+ * user's defaults and may be edited. */
+#ifndef COLI_MODEL_CONTAINER_H
+#define COLI_MODEL_CONTAINER_H
+
+#include "../../../engines/engine.h"
+#include "../base/file.h"
+
+typedef struct coli__container coli__container;
+
+typedef struct coli__ct_tensor {
+    char name[96];
+    coli__mat mat; // a vector has n_out 1 and is f32
+    uint64_t n_bytes;
+} coli__ct_tensor;
+
+/* The experts of one layer.  Expert e is one block of block_bytes at data + e * block_bytes:
+ * gate, up, down at the given offsets (multiples of 64). */
+typedef struct coli__ct_experts {
+    uint32_t layer, n_expert, d_model, d_ff;
+    const uint8_t *data;
+    uint64_t block_bytes, up_offset, down_offset; // gate is at 0
+    coli__mat gate, up, down;   // of expert 0
+    const int32_t *scale_exp;   // (n_expert, 3): gate, up, down of each; formats and sizes are equal
+} coli__ct_experts;
+
+coli_status coli__container_open(const char *dir, coli__container **out);
+void coli__container_close(coli__container *c);
+
+const char *coli__container_dir(const coli__container *c);
+const char *coli__container_engine(const coli__container *c);   // "qwen36"
+const char *coli__container_identity(const coli__container *c); // 32 hex digits: which weights these are
+const json_t *coli__container_config(const coli__container *c); // config.json
+const char *coli__container_template(const coli__container *c); // chat.json: "3.6" or "3.5"
+uint64_t coli__container_weight_bytes(const coli__container *c);
+
+uint32_t coli__container_n_tensor(const coli__container *c);
+const coli__ct_tensor *coli__container_tensor(const coli__container *c, uint32_t i);
+/* Find by name and check the dims; E_FORMAT names what is missing or differs. */
+coli_status coli__container_find(const coli__container *c, const char *name, uint32_t n_out,
+                                 uint32_t n_in, const coli__ct_tensor **out);
+uint32_t coli__container_n_expert_layer(const coli__container *c);
+const coli__ct_experts *coli__container_experts(const coli__container *c, uint32_t i);
+/* Expert e of that layer as three matrices. */
+void coli__ct_expert(const coli__ct_experts *layer, uint32_t e, coli__mat *gate, coli__mat *up,
+                     coli__mat *down);
+
+/* Progress of long work: done of total bytes.  Return false to stop (E_CANCELLED). */
+typedef bool (*coli__progress_fn)(void *user, const char *what, uint64_t done, uint64_t total);
+
+/* Read everything: every checksum, every scale and float weight (coli__mat_check), the zeros between
+ * tensors, and whether the family's tensors are all there.  An edited generation_config.json is no error:
+ * it is said in the name of its step. */
+coli_status coli__container_verify(const coli__container *c, coli__progress_fn progress, void *user);
+
+#endif

@@ -1,0 +1,660 @@
+/* convert.c - a checkpoint becomes a container, in bounded memory and the same bytes every time.
+ *
+ * The unit of work is a panel: 16 rows of one matrix, read as f32, checked, packed.  Panels are
+ * independent, so the pool takes them in any order and the result does not depend on it.  A step is
+ * as many panels as fit the step buffer: a band of one trunk matrix, or a few whole experts.
+ *
+ *     checkpoint (mapped) --panel per worker--> step buffer --in order--> model.coli
+ *
+ * Scales as f16 need one power of two per matrix, known before its first panel is packed.  So such
+ * matrices are read twice: once to find the largest and the smallest group maximum, once to pack.
+ * Where f16 cannot hold that spread the matrix gets f32 scales.  Experts of one layer must have
+ * equal blocks, so there one expert that needs f32 decides for all (gate, up and down each for
+ * itself).
+ *
+ * Memory, by COLI_CONVERT_MEMORY_BYTES: the step buffer, a panel per worker (fewer workers where
+ * panels are huge), and the small files.  What cannot fit is refused before anything is written.
+ *
+ * Everything is written to OUT.partial, opened once as a check, and renamed to OUT. */
+#include "convert.h"
+
+#include <float.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "checkpoint.h"
+#include "container_format.h"
+
+enum {
+    STEP_BYTES = 8 << 20,       // enough panels to keep the workers busy; larger only where one
+                                // expert is larger
+    STEP_MAX_BYTES = 160 << 20, // these two and 32 MB for names and JSON make the bound
+    PANELS_MAX_BYTES = 64 << 20,
+    TEMPLATE_MAX_BYTES = 1 << 20,
+    TOKENIZER_CONFIG_MAX_BYTES = 16 << 20,
+    JSON_MAX_DEPTH = 64,
+};
+
+/* -- panels in parallel ----------------------------------------------------------------------- */
+
+/* Some consecutive panels of one matrix. */
+typedef struct piece {
+    const coli__weight *weight;
+    coli__wfmt fmt;
+    int32_t scale_exp;
+    uint32_t first_panel, n_panel;
+    uint32_t first_item; // of the step
+    uint8_t *out;        // packed: where first_panel goes
+    uint64_t panel_bytes, n_bytes;
+} piece;
+
+typedef struct range {
+    float max, min; // of the group maxima that are not 0; max is 0 where there are none
+} range;
+
+typedef struct worker {
+    float *rows;    // (16, widest n_in)
+    uint8_t *panel; // a packed panel of them
+    /* the failed panel with the lowest item, so that every run reports the same one */
+    coli_status status;
+    uint32_t failed_item;
+    char message[600];
+} worker;
+
+typedef struct converter {
+    const coli__convert_args *args;
+    const char *out_dir; // OUT.partial
+    coli__checkpoint checkpoint;
+    coli__ct_writer *writer;
+    coli__pool *pool;
+    worker *workers;
+    uint32_t n_worker;
+    uint8_t *step; // (step_bytes)
+    uint64_t step_bytes;
+    uint64_t done_bytes, total_bytes; // of the checkpoint
+    coli__digest files[CT_N_FILE];
+} converter;
+
+/* One run of the pool: ranges NULL packs, else it measures. */
+typedef struct step {
+    converter *c;
+    const piece *pieces;
+    uint32_t n_piece;
+    range *ranges; // one per item
+} step;
+
+static const piece *piece_of(const step *s, uint32_t item)
+{
+    uint32_t low = 0, high = s->n_piece; // the last piece with first_item <= item
+    while (high - low > 1) {
+        const uint32_t middle = low + (high - low) / 2;
+        if (s->pieces[middle].first_item <= item)
+            low = middle;
+        else
+            high = middle;
+    }
+    return &s->pieces[low];
+}
+
+static range measure(const piece *p, const float *rows, uint32_t n_row)
+{
+    range r = {0, FLT_MAX};
+    const uint32_t n_in = p->weight->n_in, group = p->fmt.per_row ? n_in : p->fmt.group;
+    for (uint32_t row = 0; row < n_row; row++, rows += n_in)
+        for (uint32_t begin = 0; begin < n_in; begin += group) {
+            const uint32_t end = n_in - begin < group ? n_in : begin + group;
+            float amax = 0;
+            for (uint32_t i = begin; i < end; i++)
+                amax = fabsf(rows[i]) > amax ? fabsf(rows[i]) : amax;
+            if (amax > r.max) r.max = amax;
+            if (amax > 0 && amax < r.min) r.min = amax;
+        }
+    return r;
+}
+
+/* A float matrix ends with its last row, not with its last panel: that one goes through w->panel.
+ */
+static coli_status pack(const piece *p, uint32_t panel, uint32_t n_row, worker *w)
+{
+    const uint64_t begin = panel * p->panel_bytes;
+    uint8_t *out = p->out + begin;
+    if (p->n_bytes - begin >= p->panel_bytes)
+        return coli__mat_pack_panel(p->fmt, w->rows, n_row, p->weight->n_in, p->weight->n_in,
+                                    p->scale_exp, out);
+    COLI_TRY(coli__mat_pack_panel(p->fmt, w->rows, n_row, p->weight->n_in, p->weight->n_in,
+                                  p->scale_exp, w->panel));
+    memcpy(out, w->panel, (size_t)(p->n_bytes - begin));
+    return COLI_OK;
+}
+
+static coli_status do_panel(const step *s, uint32_t item, worker *w)
+{
+    const piece *p = piece_of(s, item);
+    const uint32_t panel = item - p->first_item, row = (p->first_panel + panel) * COLI_PANEL;
+    const uint32_t left = p->weight->n_out - row, n_row = left < COLI_PANEL ? left : COLI_PANEL;
+    COLI_TRY(coli__weight_rows(p->weight, row, n_row, w->rows));
+    if (s->ranges) {
+        s->ranges[item] = measure(p, w->rows, n_row);
+        return COLI_OK;
+    }
+    const coli_status status = pack(p, panel, n_row, w);
+    if (status == COLI_OK) return status;
+    return coli__fail_in(status, "%s: tensor %s: in the 16 rows from %u", p->weight->tensor->file,
+                         p->weight->tensor->name, row);
+}
+
+static void do_item(void *ctx, uint32_t item, uint32_t worker_index)
+{
+    const step *s = ctx;
+    worker *w = &s->c->workers[worker_index];
+    const coli_status status = do_panel(s, item, w);
+    if (status == COLI_OK || (w->status != COLI_OK && w->failed_item < item)) return;
+    w->status = status;
+    w->failed_item = item;
+    snprintf(w->message, sizeof w->message, "%s", coli_error_message());
+}
+
+static coli_status run_step(converter *c, const piece *pieces, uint32_t n_piece, range *ranges)
+{
+    step s = {c, pieces, n_piece, ranges};
+    const piece *last = &pieces[n_piece - 1];
+    for (uint32_t i = 0; i < c->n_worker; i++) c->workers[i].status = COLI_OK;
+    coli__pool_run(c->pool, last->first_item + last->n_panel, do_item, &s);
+    const worker *failed = NULL;
+    for (uint32_t i = 0; i < c->n_worker; i++)
+        if (c->workers[i].status != COLI_OK &&
+            (!failed || c->workers[i].failed_item < failed->failed_item))
+            failed = &c->workers[i];
+    return failed ? coli__fail(failed->status, "%s", failed->message) : COLI_OK;
+}
+
+static coli_status report(converter *c, const char *what, uint64_t more_bytes)
+{
+    c->done_bytes += more_bytes;
+    const coli__convert_args *a = c->args;
+    if (!a->progress || a->progress(a->user, what, c->done_bytes, c->total_bytes)) return COLI_OK;
+    return coli__fail(COLI_E_CANCELLED, "%s: converting was stopped", a->out);
+}
+
+static uint32_t n_panel_of(uint32_t n_out)
+{
+    return (n_out + COLI_PANEL - 1) / COLI_PANEL;
+}
+
+static range join_ranges(const range *ranges, uint32_t n)
+{
+    range all = {0, FLT_MAX};
+    for (uint32_t i = 0; i < n; i++) {
+        if (ranges[i].max > all.max) all.max = ranges[i].max;
+        if (ranges[i].min < all.min) all.min = ranges[i].min;
+    }
+    return all;
+}
+
+/* A matrix without any weight but 0 fits every exponent. */
+static bool exp_for(coli__wfmt fmt, range r, int32_t *scale_exp)
+{
+    *scale_exp = 0;
+    return r.max == 0 || coli__scale_exp_for(fmt, r.max, r.min, scale_exp);
+}
+
+/* -- the trunk -------------------------------------------------------------------------------- */
+
+static coli__wfmt format_for(const converter *c, coli__role role, const coli__weight *w)
+{
+    switch (role) {
+    case COLI_ROLE_TRUNK:
+    case COLI_ROLE_EMBED:
+        return c->args->trunk;
+    case COLI_ROLE_PRECISE:
+        if (w->tensor->dtype == COLI_DT_BF16) return (coli__wfmt){.type = COLI_W_BF16};
+        break;
+    case COLI_ROLE_VECTOR:
+        break;
+    }
+    return (coli__wfmt){.type = COLI_W_F32};
+}
+
+/* Settle how a trunk matrix stores its scales. */
+static coli_status choose_scales(converter *c, const char *name, const coli__weight *w,
+                                 coli__wfmt *fmt, int32_t *scale_exp)
+{
+    *scale_exp = 0;
+    if (!fmt->scale_f16) return COLI_OK;
+    COLI_TRY(report(c, name, 0));
+    const piece all = {.weight = w, .fmt = *fmt, .n_panel = n_panel_of(w->n_out)};
+    range *ranges = coli__calloc(all.n_panel, sizeof *ranges);
+    if (!ranges) return COLI_E_NOMEM;
+    const coli_status status = run_step(c, &all, 1, ranges);
+    if (status == COLI_OK)
+        fmt->scale_f16 = exp_for(*fmt, join_ranges(ranges, all.n_panel), scale_exp);
+    coli__free(ranges);
+    return status;
+}
+
+static coli_status write_tensor(converter *c, const coli__tensor_spec *s, const coli__weight *w)
+{
+    coli__wfmt fmt = format_for(c, s->role, w);
+    int32_t scale_exp;
+    COLI_TRY(choose_scales(c, s->name, w, &fmt, &scale_exp));
+    COLI_TRY(coli__ct_writer_tensor(c->writer, fmt, scale_exp));
+    piece p = {.weight = w, .fmt = fmt, .scale_exp = scale_exp, .out = c->step};
+    uint64_t n_bytes;
+    if (!coli__mat_bytes(fmt, w->n_out, w->n_in, &n_bytes, &p.panel_bytes))
+        return coli__fail(COLI_E_INTERNAL, "tensor %s: no such matrix", s->name);
+    const uint64_t n_fit = c->step_bytes / p.panel_bytes; // at least 1
+    for (const uint32_t n_panel = n_panel_of(w->n_out); p.first_panel < n_panel;
+         p.first_panel += p.n_panel) {
+        const uint32_t left = n_panel - p.first_panel;
+        p.n_panel = left < n_fit ? left : (uint32_t)n_fit;
+        const uint64_t rest = n_bytes - p.first_panel * p.panel_bytes;
+        const uint64_t band = p.n_panel * p.panel_bytes;
+        p.n_bytes = rest < band ? rest : band;
+        COLI_TRY(run_step(c, &p, 1, NULL));
+        COLI_TRY(coli__ct_writer_append(c->writer, c->step, p.n_bytes));
+        const uint64_t all = coli__weight_bytes(w), end = p.first_panel + p.n_panel;
+        COLI_TRY(report(c, s->name, all * end / n_panel - all * p.first_panel / n_panel));
+    }
+    return COLI_OK;
+}
+
+/* -- experts ---------------------------------------------------------------------------------- */
+
+/* The experts of one layer, while they are converted. */
+typedef struct layer {
+    const coli__expert_spec *spec;
+    const coli__weight *weights; // (n_expert, 3)
+    char name[48];
+    coli__wfmt fmt[3];               // gate, up, down
+    int32_t *scale_exp;              // (n_expert, 3)
+    uint64_t offset[3], block_bytes; // in an expert's block
+    uint32_t n_batch;                // experts per step
+    piece *pieces;                   // (n_batch, 3)
+    range *ranges;                   // one per panel of a batch
+} layer;
+
+static uint32_t panels_per_expert(const coli__expert_spec *s)
+{
+    return 2 * n_panel_of(s->d_ff) + n_panel_of(s->d_model);
+}
+
+/* The pieces for experts [first, first + n): three whole matrices each. */
+static coli_status make_pieces(const converter *c, const layer *l, uint32_t first, uint32_t n)
+{
+    uint32_t item = 0;
+    for (uint32_t i = 0; i < 3 * n; i++) {
+        const coli__weight *w = &l->weights[3 * first + i];
+        piece *p = &l->pieces[i];
+        *p = (piece){.weight = w,
+                     .fmt = l->fmt[i % 3],
+                     .scale_exp = l->scale_exp[3 * first + i],
+                     .n_panel = n_panel_of(w->n_out),
+                     .first_item = item,
+                     .out = c->step + i / 3 * l->block_bytes + l->offset[i % 3]};
+        if (!coli__mat_bytes(p->fmt, w->n_out, w->n_in, &p->n_bytes, &p->panel_bytes))
+            return coli__fail(COLI_E_INTERNAL, "%s: no such matrix", l->name);
+        item += p->n_panel;
+    }
+    return COLI_OK;
+}
+
+static uint32_t batch(const layer *l, uint32_t first)
+{
+    const uint32_t left = l->spec->n_expert - first;
+    return left < l->n_batch ? left : l->n_batch;
+}
+
+/* First reading: an exponent for each matrix, and whether f16 serves all gates, all ups, all downs.
+ */
+static coli_status choose_expert_scales(converter *c, layer *l)
+{
+    if (!c->args->experts.scale_f16) return COLI_OK;
+    for (uint32_t first = 0, n; first < l->spec->n_expert; first += n) {
+        n = batch(l, first);
+        COLI_TRY(report(c, l->name, 0));
+        COLI_TRY(make_pieces(c, l, first, n));
+        COLI_TRY(run_step(c, l->pieces, 3 * n, l->ranges));
+        for (uint32_t i = 0; i < 3 * n; i++) {
+            const range r = join_ranges(l->ranges + l->pieces[i].first_item, l->pieces[i].n_panel);
+            if (!exp_for(c->args->experts, r, &l->scale_exp[3 * first + i]))
+                l->fmt[i % 3].scale_f16 = false;
+        }
+    }
+    for (uint32_t i = 0; i < 3 * l->spec->n_expert; i++)
+        if (!l->fmt[i % 3].scale_f16) l->scale_exp[i] = 0;
+    return COLI_OK;
+}
+
+static coli_status write_blocks(converter *c, layer *l)
+{
+    const coli__ct_experts *layout;
+    COLI_TRY(coli__ct_writer_experts(c->writer, l->fmt[0], l->fmt[1], l->fmt[2], &layout));
+    l->offset[1] = layout->up_offset;
+    l->offset[2] = layout->down_offset;
+    l->block_bytes = layout->block_bytes;
+    memset(c->step, 0,
+           (size_t)(l->n_batch * l->block_bytes)); // also what lies between the matrices
+    for (uint32_t first = 0, n; first < l->spec->n_expert; first += n) {
+        n = batch(l, first);
+        COLI_TRY(make_pieces(c, l, first, n));
+        COLI_TRY(run_step(c, l->pieces, 3 * n, NULL));
+        uint64_t source_bytes = 0;
+        for (uint32_t i = 0; i < n; i++)
+            COLI_TRY(coli__ct_writer_expert(c->writer, l->scale_exp + 3 * (first + i),
+                                            c->step + i * l->block_bytes));
+        for (uint32_t i = 0; i < 3 * n; i++)
+            source_bytes += coli__weight_bytes(&l->weights[3 * first + i]);
+        COLI_TRY(report(c, l->name, source_bytes));
+    }
+    return COLI_OK;
+}
+
+/* The largest an expert of the layer can become: with f32 scales. */
+static bool largest_block(const converter *c, const coli__expert_spec *s, uint64_t *block_bytes)
+{
+    coli__ct_experts x = {.n_expert = s->n_expert, .d_model = s->d_model, .d_ff = s->d_ff};
+    x.gate.fmt = c->args->experts;
+    x.gate.fmt.scale_f16 = false;
+    x.up.fmt = x.down.fmt = x.gate.fmt;
+    if (!coli__ct_size_experts(&x)) return false;
+    *block_bytes = x.block_bytes;
+    return true;
+}
+
+static coli_status write_layer(converter *c, const coli__expert_spec *s,
+                               const coli__weight *weights)
+{
+    layer l = {.spec = s,
+               .weights = weights,
+               .fmt = {c->args->experts, c->args->experts, c->args->experts}};
+    uint64_t block;
+    if (!largest_block(c, s, &block))
+        return coli__fail(COLI_E_INTERNAL, "layer %u: no such experts", s->layer);
+    snprintf(l.name, sizeof l.name, "experts of layer %u", s->layer);
+    const uint64_t n_fit = c->step_bytes / block; // at least 1
+    l.n_batch = n_fit < s->n_expert ? (uint32_t)n_fit : s->n_expert;
+    l.scale_exp = coli__calloc(s->n_expert, 3 * sizeof *l.scale_exp);
+    l.pieces = coli__calloc(l.n_batch, 3 * sizeof *l.pieces);
+    l.ranges = coli__calloc(l.n_batch, panels_per_expert(s) * sizeof *l.ranges);
+    coli_status status = l.scale_exp && l.pieces && l.ranges ? COLI_OK : COLI_E_NOMEM;
+    if (status == COLI_OK) status = choose_expert_scales(c, &l);
+    if (status == COLI_OK) status = write_blocks(c, &l);
+    coli__free(l.scale_exp);
+    coli__free(l.pieces);
+    coli__free(l.ranges);
+    return status;
+}
+
+/* -- the small files -------------------------------------------------------------------------- */
+
+static void note(const converter *c, const char *line)
+{
+    if (c->args->note) c->args->note(c->args->user, line);
+}
+
+static coli_status write_bytes(converter *c, int file, const void *bytes, uint64_t n_bytes)
+{
+    char *path;
+    COLI_TRY(coli__path_join(c->out_dir, coli__ct_file_names[file], &path));
+    coli__writer *w;
+    coli_status status = coli__writer_open(path, &w);
+    if (status == COLI_OK) {
+        status = coli__writer_append(w, bytes, n_bytes);
+        if (status == COLI_OK)
+            status = coli__writer_close(w);
+        else
+            coli__writer_abandon(w);
+    }
+    c->files[file] = coli__digest_of(bytes, n_bytes);
+    coli__free(path);
+    return status;
+}
+
+static coli_status copy_if_there(converter *c, int file)
+{
+    char *path;
+    COLI_TRY(coli__path_join(c->args->src, coli__ct_file_names[file], &path));
+    coli_status status = COLI_OK;
+    if (coli__path_exists(path)) {
+        coli__map map;
+        status = coli__map_open(path, &map);
+        if (status == COLI_OK) status = write_bytes(c, file, map.data, map.n_bytes);
+        coli__map_close(&map);
+    } else if (file == CT_TOKENIZER) {
+        note(c, "there is no tokenizer.json: this container will take token ids, not text");
+    }
+    coli__free(path);
+    return status;
+}
+
+/* The checkpoint's chat template as text; *found false when it brings none. */
+static coli_status read_jinja(const converter *c, coli__buf *text, bool *found)
+{
+    char *jinja = NULL, *config = NULL;
+    json_t *root = NULL;
+    *found = false;
+    coli_status status = coli__path_join(c->args->src, "chat_template.jinja", &jinja);
+    if (status == COLI_OK) status = coli__path_join(c->args->src, "tokenizer_config.json", &config);
+    if (status != COLI_OK) goto out;
+    if (coli__path_exists(jinja)) {
+        *found = true;
+        status = coli__file_read(jinja, TEMPLATE_MAX_BYTES, text);
+    } else if (coli__path_exists(config)) { // older exports keep it there
+        status = coli__json_read(config, TOKENIZER_CONFIG_MAX_BYTES, JSON_MAX_DEPTH, &root);
+        const char *member = json_string_value(json_object_get(root, "chat_template"));
+        *found = member != NULL;
+        if (status == COLI_OK && member) status = coli__buf_str(text, member);
+    }
+out:
+    json_decref(root);
+    coli__free(jinja);
+    coli__free(config);
+    return status;
+}
+
+/* We render the two templates of the family ourselves and do not run Jinja, so all there is to
+ * learn from a template is which of the two it is.  One without the family's usual parts was
+ * patched; what the patch wanted is lost, which the user should know. */
+static coli_status choose_template(const converter *c, const char **out)
+{
+    static const char *const usual[] = {"<|im_start|>", "enable_thinking", "reasoning_content",
+                                        "<tool_response>", "<function="};
+    *out = c->args->chat_template;
+    if (*out) return COLI_OK;
+    coli__buf text = {0};
+    bool found;
+    const coli_status status = read_jinja(c, &text, &found);
+    if (status == COLI_OK) {
+        const char *source = text.data ? text.data : "";
+        *out = !found || strstr(source, "preserve_thinking") ? "3.6" : "3.5";
+        bool patched = false;
+        for (size_t i = 0; found && i < sizeof usual / sizeof usual[0]; i++)
+            patched = patched || !strstr(source, usual[i]);
+        if (!found) note(c, "there is no chat template in the checkpoint: 3.6 is taken");
+        if (patched) {
+            char line[160];
+            snprintf(line, sizeof line,
+                     "the checkpoint's chat template is not the family's own; "
+                     "its changes are lost, %s is taken",
+                     *out);
+            note(c, line);
+        }
+    }
+    coli__buf_finish(&text);
+    return status;
+}
+
+static coli_status write_files(converter *c)
+{
+    const char *name;
+    COLI_TRY(choose_template(c, &name));
+    char chat[64];
+    const int n = snprintf(chat, sizeof chat, "{\"template\": \"%s\"}\n", name);
+    COLI_TRY(write_bytes(c, CT_CHAT, chat, (uint64_t)n));
+    COLI_TRY(write_bytes(c, CT_CONFIG, c->checkpoint.config_text.data,
+                         c->checkpoint.config_text.n_bytes));
+    COLI_TRY(copy_if_there(c, CT_GENERATION));
+    COLI_TRY(copy_if_there(c, CT_TOKENIZER));
+    return copy_if_there(c, CT_TOKENIZER_CONFIG);
+}
+
+/* -- memory ----------------------------------------------------------------------------------- */
+
+/* The widest row, and the step buffer that the largest panel and the largest expert need. */
+static coli_status plan_memory(converter *c, uint32_t *n_in_max)
+{
+    const coli__model_spec *spec = &c->checkpoint.spec;
+    uint64_t need = STEP_BYTES;
+    *n_in_max = 1;
+    for (uint32_t i = 0; i < spec->n_tensor; i++) {
+        uint64_t bytes, panel;
+        coli__wfmt fmt = format_for(c, spec->tensors[i].role, &c->checkpoint.tensors[i]);
+        fmt.scale_f16 = false; // the larger of the two
+        if (!coli__mat_bytes(fmt, spec->tensors[i].n_out, spec->tensors[i].n_in, &bytes, &panel))
+            return coli__fail(COLI_E_LIMIT, "tensor %s: is too large", spec->tensors[i].name);
+        if (panel > need) need = panel;
+        if (spec->tensors[i].n_in > *n_in_max) *n_in_max = spec->tensors[i].n_in;
+        c->total_bytes += coli__weight_bytes(&c->checkpoint.tensors[i]);
+    }
+    for (uint32_t i = 0; i < spec->n_expert_layer; i++) {
+        const coli__expert_spec *s = &spec->experts[i];
+        uint64_t block;
+        if (!largest_block(c, s, &block))
+            return coli__fail(COLI_E_LIMIT, "experts of layer %u: are too large", s->layer);
+        if (block > need) need = block;
+        if (s->d_model > *n_in_max) *n_in_max = s->d_model;
+        if (s->d_ff > *n_in_max) *n_in_max = s->d_ff;
+        for (uint32_t e = 0; e < 3 * s->n_expert; e++)
+            c->total_bytes += coli__weight_bytes(&c->checkpoint.experts[i][e]);
+    }
+    if (need > STEP_MAX_BYTES)
+        return coli__fail(
+            COLI_E_LIMIT,
+            "converting would need a buffer of %llu MiB (one expert or 16 rows at once), "
+            "at most %d are used",
+            (unsigned long long)(need >> 20), STEP_MAX_BYTES >> 20);
+    c->step_bytes = need;
+    return COLI_OK;
+}
+
+static coli_status take_memory(converter *c)
+{
+    uint32_t n_in_max;
+    COLI_TRY(plan_memory(c, &n_in_max));
+    const uint64_t row_bytes = ((uint64_t)n_in_max + 64) * sizeof(float); // padding, scales
+    const uint64_t worker_bytes = 2 * COLI_PANEL * row_bytes;
+    const uint64_t n_most = PANELS_MAX_BYTES / worker_bytes;
+    if (n_most == 0)
+        return coli__fail(COLI_E_LIMIT, "16 rows of %u weights are more than the converter holds",
+                          n_in_max);
+    const uint32_t n_wanted = c->args->n_thread ? c->args->n_thread : coli__n_processor();
+    COLI_TRY(coli__pool_create(n_wanted < n_most ? n_wanted : (uint32_t)n_most, &c->pool));
+    c->n_worker = coli__pool_n_worker(c->pool);
+    c->step = coli__alloc64((size_t)c->step_bytes);
+    c->workers = coli__calloc(c->n_worker, sizeof *c->workers);
+    if (!c->step || !c->workers) return COLI_E_NOMEM;
+    for (uint32_t i = 0; i < c->n_worker; i++) {
+        c->workers[i].rows = coli__alloc64((size_t)(COLI_PANEL * row_bytes));
+        c->workers[i].panel = coli__alloc64((size_t)(COLI_PANEL * row_bytes));
+        if (!c->workers[i].rows || !c->workers[i].panel) return COLI_E_NOMEM;
+    }
+    return COLI_OK;
+}
+
+/* -- the whole -------------------------------------------------------------------------------- */
+
+static coli_status write_model(converter *c)
+{
+    const coli__checkpoint *k = &c->checkpoint;
+    char *path;
+    COLI_TRY(coli__path_join(c->out_dir, "model.coli", &path));
+    coli_status status = coli__ct_writer_open(path, k->engine->name, &k->spec, &c->writer);
+    coli__free(path);
+    for (uint32_t i = 0; i < k->spec.n_tensor && status == COLI_OK; i++)
+        status = write_tensor(c, &k->spec.tensors[i], &k->tensors[i]);
+    for (uint32_t i = 0; i < k->spec.n_expert_layer && status == COLI_OK; i++)
+        status = write_layer(c, &k->spec.experts[i], k->experts[i]);
+    if (status == COLI_OK) {
+        status = coli__ct_writer_close(c->writer, c->files);
+        c->writer = NULL;
+    }
+    return status;
+}
+
+/* What we could not open must not get the name. */
+static coli_status check_result(const converter *c)
+{
+    coli__container *container;
+    const coli_status status = coli__container_open(c->out_dir, &container);
+    coli__container_close(container);
+    return status;
+}
+
+static coli_status write_dir(converter *c)
+{
+    COLI_TRY(take_memory(c));
+    const coli_status created = coli__dir_create(c->out_dir);
+    if (created == COLI_E_EXISTS)
+        return coli__fail(created,
+                          "%s: already exists; another conversion is running, or one was killed "
+                          "and left it: then remove it",
+                          c->out_dir);
+    COLI_TRY(created);
+    coli_status status = write_files(c);
+    if (status == COLI_OK) status = write_model(c);
+    if (status == COLI_OK) status = check_result(c);
+    if (status == COLI_OK) status = coli__path_rename(c->out_dir, c->args->out);
+    if (status != COLI_OK) {
+        coli__ct_writer_abandon(c->writer);
+        c->writer = NULL;
+        coli__dir_remove(c->out_dir); // gone already when only the last sync failed
+    }
+    return status;
+}
+
+static void finish(converter *c)
+{
+    for (uint32_t i = 0; c->workers && i < c->n_worker; i++) {
+        coli__free_aligned(c->workers[i].rows);
+        coli__free_aligned(c->workers[i].panel);
+    }
+    coli__free(c->workers);
+    coli__free_aligned(c->step);
+    coli__pool_destroy(c->pool);
+    coli__checkpoint_finish(&c->checkpoint);
+}
+
+static coli_status check_args(const coli__convert_args *a)
+{
+    if (!a->src || !a->out || !a->out[0])
+        return coli__fail(COLI_E_INVALID, "convert: a source and an output directory are needed");
+    if (!coli__wfmt_valid(a->experts) || !coli__wfmt_valid(a->trunk))
+        return coli__fail(COLI_E_INVALID, "convert: not a weight format");
+    const char *t = a->chat_template;
+    if (t && strcmp(t, "3.6") != 0 && strcmp(t, "3.5") != 0)
+        return coli__fail(COLI_E_INVALID, "convert: chat template \"%s\": expected 3.6 or 3.5", t);
+    if (coli__path_exists(a->out)) return coli__fail(COLI_E_EXISTS, "%s: already exists", a->out);
+    return COLI_OK;
+}
+
+coli_status coli__convert(const coli__convert_args *args)
+{
+    COLI_TRY(check_args(args));
+    const coli__fp fp = coli__fp_enter();
+    converter c = {.args = args};
+    coli__buf partial = {0};
+    size_t n_out = strlen(args->out);
+    while (n_out > 1 && args->out[n_out - 1] == '/')
+        n_out--; // the sibling of "a/b/" is "a/b.partial"
+    coli_status status = coli__buf_append(&partial, args->out, n_out);
+    if (status == COLI_OK) status = coli__buf_str(&partial, ".partial");
+    c.out_dir = partial.data;
+    if (status == COLI_OK)
+        status = coli__checkpoint_open(args->src, args->note, args->user, &c.checkpoint);
+    if (status == COLI_OK) status = write_dir(&c);
+    finish(&c);
+    coli__buf_finish(&partial);
+    coli__fp_leave(fp);
+    return status;
+}

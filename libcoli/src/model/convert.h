@@ -1,0 +1,27 @@
+/* convert.h - turn a Hugging Face checkpoint into a coli container.
+ *
+ * Streams: at any time it holds the header, the tokenizer's text and one band of rows (or one expert)
+ * per thread, at most COLI_CONVERT_MEMORY_BYTES in all; the checkpoint is mapped.  Everything is
+ * written to a temporary directory beside OUT that is renamed to OUT at the very end, so OUT either
+ * does not exist or is complete. */
+#ifndef COLI_MODEL_CONVERT_H
+#define COLI_MODEL_CONVERT_H
+
+#include "container.h"
+
+enum { COLI_CONVERT_MEMORY_BYTES = 256 << 20 };
+
+typedef struct coli__convert_args {
+    const char *src;          // directory with config.json and *.safetensors
+    const char *out;          // must not exist
+    coli__wfmt experts, trunk;
+    const char *chat_template; // "3.6", "3.5" or NULL: look at chat_template.jinja, else 3.6
+    uint32_t n_thread;
+    coli__progress_fn progress;
+    void (*note)(void *user, const char *line); // e.g. "skipped 19 mtp tensors"; may be NULL
+    void *user;
+} coli__convert_args;
+
+coli_status coli__convert(const coli__convert_args *args);
+
+#endif

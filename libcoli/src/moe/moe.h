@@ -1,0 +1,52 @@
+/* moe.h - one Mixture-of-Experts layer over the rows of a chunk, on the CPU.
+ *
+ * The caller writes normed rows into coli__moe_input(), calls coli__moe_route for every row (from
+ * any worker), then coli__moe_run, which adds the layer's output to the residual stream:
+ *
+ *     h[t] += sum over ranks k of  w_k * down_k( silu(gate_k x) * up_k x )   in rank order,
+ *             then  sigmoid(shared_gate . x) * the same for the shared expert
+ *
+ * Two synchronisations, whatever the number of rows.  Nothing is allocated after create. */
+#ifndef COLI_MOE_MOE_H
+#define COLI_MOE_MOE_H
+
+#include "../math/acts.h"
+#include "../model/container.h"
+
+/* The weights of one layer; borrowed from the container. */
+typedef struct coli__moe_layer {
+    const coli__ct_experts *experts;
+    coli__mat router;          // (n_expert, d_model)
+    coli__mat shared_gate_row; // (1, d_model)
+    coli__mat shared_gate, shared_up, shared_down;
+} coli__moe_layer;
+
+typedef struct coli__moe coli__moe;
+
+/* Scratch for chunks of up to max_tok rows of any of these layers, which agree in all dimensions.
+ */
+coli_status coli__moe_create(const coli__moe_layer *layers, uint32_t n_layer,
+                             uint32_t n_expert_used, uint32_t max_tok, uint32_t n_worker,
+                             const coli__kernels *kernels, coli__moe **out);
+void coli__moe_destroy(coli__moe *moe);
+
+/* Row t of the layer's input (d_model numbers), to be written before coli__moe_route(t). */
+float *coli__moe_input(coli__moe *moe, uint32_t t);
+
+/* Choose the experts of row t and quantise it.  Different rows may be routed by different threads.
+ */
+void coli__moe_route(coli__moe *moe, const coli__moe_layer *layer, uint32_t t);
+
+/* The rest of the layer for rows 0..n_tok-1.
+ *   h    (n_tok, d_model) the residual stream, added to
+ *   pos  position of row 0, for the message
+ * E_NUMERIC naming the position when an activation left its range (the layer is the caller's to
+ * name). */
+coli_status coli__moe_run(coli__moe *moe, const coli__moe_layer *layer, coli__pool *pool,
+                          uint32_t n_tok, uint32_t pos, float *h);
+
+/* What coli__moe_route chose for row t: ids and weights, best first. */
+const int32_t *coli__moe_ids(const coli__moe *moe, uint32_t t);
+const float *coli__moe_weights(const coli__moe *moe, uint32_t t);
+
+#endif

@@ -1,0 +1,328 @@
+/* session.c - one sequence of tokens on a model: feeding, and going back.
+ *
+ * Two kinds of state.  Keys and values are written once per position and stay, so a prefix of them
+ * is valid as it is.  The recurrent part (DeltaNet) only moves forward: going back needs a copy
+ * that was taken there.  A snapshot is that copy, with the logits and the tokens up to it; it fits
+ * as long as the session's first tokens are the snapshot's.
+ *
+ *     ids     0 . . . . . p . . . . . v            p = pos: the sequence ends here
+ *             |- sequence -|- valid  -|            v = n_valid: keys and values are valid up to
+ * here
+ *
+ *     feed       writes ids[p..), p advances, v = p        (other tokens replace what stood there)
+ *     restore    p = the snapshot's, v stays
+ *     reset      p = 0, v = 0 */
+#include "session.h"
+
+#include <string.h>
+
+#include "api.h"
+
+struct coli_snapshot {
+    char identity[33]; // of the model's weights
+    uint32_t pos;
+    bool has_logits;
+    int32_t *ids;    // (pos)
+    float *logits;   // (n_vocab)
+    void *recurrent; // the engine's snapshot_bytes
+    uint64_t recurrent_bytes;
+};
+
+enum { DEFAULT_CTX = 32768, DEFAULT_CHUNK = 512, MAX_CHUNK = 4096 };
+enum { EVAL_LOGIT_BYTES = 64 << 20 }; // rows per chunk of coli_session_eval are cut to this much
+
+static coli_status check_opts(const coli_model *m, const coli_session_opts *o, uint32_t *n_ctx,
+                              uint32_t *n_chunk)
+{
+    const uint32_t most = m->shape.n_ctx_max;
+    *n_ctx = o->n_ctx ? o->n_ctx : most < DEFAULT_CTX ? most : DEFAULT_CTX;
+    if (*n_ctx > most)
+        return coli__fail(COLI_E_INVALID,
+                          "a context of %u tokens; the model was made for at most %u", *n_ctx,
+                          most);
+    *n_chunk = o->n_chunk ? o->n_chunk : DEFAULT_CHUNK;
+    if (*n_chunk > MAX_CHUNK)
+        return coli__fail(COLI_E_INVALID, "chunks of %u rows; at most %d are possible", *n_chunk,
+                          MAX_CHUNK);
+    if (*n_chunk > *n_ctx) *n_chunk = *n_ctx;
+    return COLI_OK;
+}
+
+static size_t longest_token(const coli_model *m)
+{
+    size_t longest = 0, n;
+    for (uint32_t id = 0; m->tok && id < coli__tok_n_id(m->tok); id++)
+        if (coli__tok_bytes(m->tok, (int32_t)id, &n) && n > longest) longest = n;
+    return longest;
+}
+
+static coli_status grow_piece(coli_session *s)
+{
+    enum {
+        PER_BYTE = 3,
+        SPARE = 64
+    }; // an ill-formed byte becomes three; a tail may come before it
+    const size_t n = longest_token(s->m) * PER_BYTE + SPARE;
+    char *zeros = coli__calloc(n, 1);
+    if (!zeros) return COLI_E_NOMEM;
+    const coli_status status = coli__buf_append(&s->piece, zeros, n);
+    coli__free(zeros);
+    return status;
+}
+
+static coli_status allocate(coli_session *s)
+{
+    const coli_model *m = s->m;
+    COLI_TRY(m->engine->state_create(m->weights, s->n_ctx, s->n_chunk, coli__pool_n_worker(m->pool),
+                                     &s->state));
+    s->ids = coli__calloc(s->n_ctx, sizeof *s->ids);
+    s->logits = coli__alloc64((size_t)m->shape.n_vocab * sizeof(float));
+    s->seen = coli__calloc(m->shape.n_vocab, sizeof *s->seen);
+    s->made = coli__calloc(m->shape.n_vocab, sizeof *s->made);
+    s->sample_scratch = coli__alloc64(coli__sample_scratch_bytes(m->shape.n_vocab));
+    if (!s->ids || !s->logits || !s->seen || !s->made || !s->sample_scratch) return COLI_E_NOMEM;
+    return grow_piece(s);
+}
+
+coli_status coli_session_create(coli_model *model, const coli_session_opts *opts,
+                                coli_session **out)
+{
+    if (!out) return coli__fail(COLI_E_INVALID, "coli_session_create: out is NULL");
+    *out = NULL;
+    if (!model) return coli__fail(COLI_E_INVALID, "coli_session_create: model is NULL");
+    coli_session_opts o;
+    COLI_TRY(coli__opts_copy("coli_session_opts", &o, sizeof o, opts));
+    coli_session *s = coli__calloc(1, sizeof *s);
+    if (!s) return COLI_E_NOMEM;
+    s->m = model;
+    coli_status status = check_opts(model, &o, &s->n_ctx, &s->n_chunk);
+    if (status == COLI_OK) status = allocate(s);
+    if (status != COLI_OK) {
+        coli_session_destroy(s);
+        return status;
+    }
+    coli_session_seed(s, 0);
+    *out = s;
+    return COLI_OK;
+}
+
+void coli_session_destroy(coli_session *s)
+{
+    if (!s) return;
+    s->m->engine->state_destroy(s->state);
+    coli__free(s->ids);
+    coli__free_aligned(s->logits);
+    coli__free(s->seen);
+    coli__free(s->made);
+    coli__free_aligned(s->sample_scratch);
+    coli__buf_finish(&s->piece);
+    coli__free(s);
+}
+
+void coli_session_reset(coli_session *s)
+{
+    s->m->engine->state_reset(s->state);
+    s->pos = s->n_valid = 0;
+    s->has_logits = false;
+    memset(s->seen, 0, s->m->shape.n_vocab * sizeof *s->seen);
+}
+
+uint32_t coli_session_pos(const coli_session *s)
+{
+    return s->pos;
+}
+uint32_t coli_session_n_ctx(const coli_session *s)
+{
+    return s->n_ctx;
+}
+const coli_model *coli_session_model(const coli_session *s)
+{
+    return s->m;
+}
+const float *coli_session_logits(const coli_session *s)
+{
+    return s->has_logits ? s->logits : NULL;
+}
+void coli_session_cancel(coli_session *s)
+{
+    atomic_store(&s->cancel, true);
+}
+
+/* -- feeding -------------------------------------------------------------------------------------
+ */
+
+static coli_status check_ids(const coli_session *s, const int32_t *ids, size_t n_ids)
+{
+    if (!ids || n_ids == 0) return coli__fail(COLI_E_INVALID, "no tokens to feed");
+    if (n_ids > s->n_ctx - s->pos)
+        return coli__fail(COLI_E_LIMIT, "%zu tokens after %u do not fit a context of %u", n_ids,
+                          s->pos, s->n_ctx);
+    for (size_t i = 0; i < n_ids; i++)
+        if (ids[i] < 0 || (uint32_t)ids[i] >= s->m->shape.n_vocab)
+            return coli__fail(COLI_E_INVALID, "token %zu: id %d is outside the vocabulary of %u", i,
+                              ids[i], s->m->shape.n_vocab);
+    return COLI_OK;
+}
+
+/* One chunk through the engine.  The model's lock makes sessions take turns chunk by chunk. */
+static coli_status forward(coli_session *s, const coli__forward_args *args)
+{
+    coli_model *m = s->m;
+    s->has_logits = false;
+    pthread_mutex_lock(&m->mu);
+    const coli__fp fp = coli__fp_enter();
+    const coli_status status = m->engine->forward(s->state, m->pool, args);
+    coli__fp_leave(fp);
+    pthread_mutex_unlock(&m->mu);
+    if (status != COLI_OK) {
+        coli_session_reset(s);
+        return status;
+    }
+    memcpy(s->ids + s->pos, args->ids, args->n_tok * sizeof *s->ids);
+    for (uint32_t t = 0; t < args->n_tok; t++) s->seen[args->ids[t]]++;
+    s->pos += args->n_tok;
+    s->n_valid = s->pos;
+    return COLI_OK;
+}
+
+coli_status coli__session_feed(coli_session *s, const int32_t *ids, size_t n_ids)
+{
+    COLI_TRY(check_ids(s, ids, n_ids));
+    for (size_t done = 0; done < n_ids;) {
+        if (atomic_load(&s->cancel)) return coli__fail(COLI_E_CANCELLED, "cancelled");
+        const size_t left = n_ids - done;
+        const uint32_t n = left < s->n_chunk ? (uint32_t)left : s->n_chunk;
+        const bool last = n == left;
+        const coli__forward_args args = {
+            .ids = ids + done, .n_tok = n, .logits_from = last ? n - 1 : n, .logits = s->logits};
+        COLI_TRY(forward(s, &args));
+        s->has_logits = last;
+        done += n;
+    }
+    return COLI_OK;
+}
+
+coli_status coli_session_feed(coli_session *s, const int32_t *ids, size_t n_ids)
+{
+    if (!s) return coli__fail(COLI_E_INVALID, "coli_session_feed: session is NULL");
+    atomic_store(&s->cancel, false);
+    return coli__session_feed(s, ids, n_ids);
+}
+
+/* Buffers of coli_session_eval. */
+typedef struct rows {
+    uint32_t max_row;
+    float *logits, *expert_w;
+    int32_t *expert_ids;
+} rows;
+
+static coli_status eval_chunks(coli_session *s, const int32_t *ids, size_t n_ids, const rows *b,
+                               coli_rows_fn on_rows, void *user)
+{
+    const size_t n_vocab = s->m->shape.n_vocab;
+    const coli__probe probe = {.expert_ids = b->expert_ids, .expert_w = b->expert_w};
+    for (size_t done = 0; done < n_ids;) {
+        if (atomic_load(&s->cancel)) return coli__fail(COLI_E_CANCELLED, "cancelled");
+        const size_t left = n_ids - done;
+        const uint32_t n = left < b->max_row ? (uint32_t)left : b->max_row, pos = s->pos;
+        const coli__forward_args args = {
+            .ids = ids + done, .n_tok = n, .logits = b->logits, .probe = &probe};
+        COLI_TRY(forward(s, &args));
+        memcpy(s->logits, b->logits + (n - 1) * n_vocab, n_vocab * sizeof(float));
+        s->has_logits = true;
+        if (!on_rows(user, pos, n, b->logits, b->expert_ids, b->expert_w))
+            return coli__fail(COLI_E_CANCELLED, "stopped by the caller");
+        done += n;
+    }
+    return COLI_OK;
+}
+
+coli_status coli_session_eval(coli_session *s, const int32_t *ids, size_t n_ids,
+                              coli_rows_fn on_rows, void *user)
+{
+    if (!s || !on_rows) return coli__fail(COLI_E_INVALID, "coli_session_eval: an argument is NULL");
+    COLI_TRY(check_ids(s, ids, n_ids));
+    atomic_store(&s->cancel, false);
+    const coli__shape *shape = &s->m->shape;
+    const size_t row_bytes = (size_t)shape->n_vocab * sizeof(float);
+    const size_t fit = EVAL_LOGIT_BYTES / row_bytes;
+    rows b = {.max_row = fit == 0 ? 1 : fit < s->n_chunk ? (uint32_t)fit : s->n_chunk};
+    if (b.max_row > n_ids) b.max_row = (uint32_t)n_ids;
+    const size_t n_choice = (size_t)shape->n_moe_layer * b.max_row * shape->n_expert_used;
+    b.logits = coli__alloc64(b.max_row * row_bytes);
+    b.expert_ids = coli__calloc(n_choice, sizeof *b.expert_ids);
+    b.expert_w = coli__calloc(n_choice, sizeof *b.expert_w);
+    coli_status status = COLI_E_NOMEM;
+    if (b.logits && b.expert_ids && b.expert_w)
+        status = eval_chunks(s, ids, n_ids, &b, on_rows, user);
+    coli__free_aligned(b.logits);
+    coli__free(b.expert_ids);
+    coli__free(b.expert_w);
+    return status;
+}
+
+/* -- going back ----------------------------------------------------------------------------------
+ */
+
+uint32_t coli__session_common(const coli_session *s, const int32_t *ids, size_t n_ids)
+{
+    uint32_t n = 0;
+    while (n < s->n_valid && n < n_ids && s->ids[n] == ids[n]) n++;
+    return n;
+}
+
+uint32_t coli__snapshot_pos(const coli_snapshot *snapshot)
+{
+    return snapshot->pos;
+}
+
+coli_status coli_session_snapshot(const coli_session *s, coli_snapshot **out)
+{
+    if (!s || !out) return coli__fail(COLI_E_INVALID, "coli_session_snapshot: an argument is NULL");
+    *out = NULL;
+    const size_t n_vocab = s->m->shape.n_vocab;
+    coli_snapshot *snap = coli__calloc(1, sizeof *snap);
+    if (!snap) return COLI_E_NOMEM;
+    memcpy(snap->identity, coli__container_identity(s->m->container), sizeof snap->identity);
+    snap->pos = s->pos;
+    snap->has_logits = s->has_logits;
+    snap->recurrent_bytes = s->m->engine->snapshot_bytes(s->state);
+    snap->ids = coli__calloc(s->pos, sizeof *snap->ids);
+    snap->logits = coli__alloc64(n_vocab * sizeof(float));
+    snap->recurrent = coli__alloc64((size_t)snap->recurrent_bytes);
+    if (!snap->ids || !snap->logits || !snap->recurrent) {
+        coli_snapshot_destroy(snap);
+        return COLI_E_NOMEM;
+    }
+    memcpy(snap->ids, s->ids, s->pos * sizeof *snap->ids);
+    memcpy(snap->logits, s->logits, n_vocab * sizeof(float));
+    s->m->engine->snapshot_save(s->state, snap->recurrent);
+    *out = snap;
+    return COLI_OK;
+}
+
+coli_status coli_session_restore(coli_session *s, const coli_snapshot *snap)
+{
+    if (!s || !snap) return coli__fail(COLI_E_INVALID, "coli_session_restore: an argument is NULL");
+    if (strcmp(snap->identity, coli__container_identity(s->m->container)) != 0)
+        return coli__fail(COLI_E_INVALID, "the snapshot is another model's");
+    if (coli__session_common(s, snap->ids, snap->pos) < snap->pos)
+        return coli__fail(COLI_E_INVALID, "other tokens have taken the place of the snapshot's %u",
+                          snap->pos);
+    s->m->engine->snapshot_load(s->state, snap->recurrent, snap->pos);
+    memcpy(s->logits, snap->logits, s->m->shape.n_vocab * sizeof(float));
+    s->has_logits = snap->has_logits;
+    s->pos = snap->pos;
+    memset(s->seen, 0, s->m->shape.n_vocab * sizeof *s->seen);
+    for (uint32_t i = 0; i < s->pos; i++) s->seen[s->ids[i]]++;
+    return COLI_OK;
+}
+
+void coli_snapshot_destroy(coli_snapshot *snap)
+{
+    if (!snap) return;
+    coli__free(snap->ids);
+    coli__free_aligned(snap->logits);
+    coli__free_aligned(snap->recurrent);
+    coli__free(snap);
+}

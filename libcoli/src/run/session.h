@@ -1,0 +1,46 @@
+/* session.h - what generate.c and chat.c know of a session. */
+#ifndef COLI_RUN_SESSION_H
+#define COLI_RUN_SESSION_H
+
+#include <stdatomic.h>
+
+#include "../math/sample.h"
+#include "model.h"
+
+struct coli_session {
+    coli_model *m; // immutable
+    void *state;   // the engine's
+    uint32_t n_ctx, n_chunk;
+
+    int32_t *ids;     // (n_ctx) the tokens whose keys and values the state holds
+    uint32_t pos;     // tokens fed: the sequence is ids[0..pos)
+    uint32_t n_valid; // ids[pos..n_valid) were fed before a restore went back; still valid until
+                      // overwritten
+
+    float *logits; // (n_vocab) of token pos-1
+    bool has_logits;
+
+    /* generation */
+    coli__rng rng;
+    void *sample_scratch;
+    uint32_t *seen; // (n_vocab) times each id stands in ids[0..pos)
+    uint32_t *made; // (n_vocab) times each id was made by the present coli_generate
+    coli__buf piece; // grown at create to the longest token, so that streaming takes no memory
+
+    atomic_bool cancel; // any thread
+};
+
+/* coli_session_feed without lowering the cancel flag first. */
+coli_status coli__session_feed(coli_session *s, const int32_t *ids, size_t n_ids);
+
+/* How many of these ids the session holds from the start, and the number it could continue from at
+ * once: both bound what a restore may use. */
+uint32_t coli__session_common(const coli_session *s, const int32_t *ids, size_t n_ids);
+
+uint32_t coli__snapshot_pos(const coli_snapshot *snapshot);
+
+/* Generate; the ids made (stop token excluded) go to out_ids (n_ctx). */
+coli_status coli__generate(coli_session *s, const coli_generate_opts *o, coli_piece_fn on_piece,
+                           void *user, uint64_t start_ns, int32_t *out_ids, coli_result *r);
+
+#endif

@@ -1,0 +1,170 @@
+/* tools.c - the parts of coli.h that need no session: text, templates, conversion, files. */
+#include <string.h>
+
+#include "../model/chat_template.h"
+#include "../model/convert.h"
+#include "../model/safetensors.h"
+#include "api.h"
+#include "model.h"
+
+/* A coli_tokenizer is the library's coli__tok under its public name. */
+static const coli__tok *tok_of(const coli_tokenizer *t)
+{
+    return (const coli__tok *)(const void *)t;
+}
+
+/* Hand a buffer over as the caller's text. */
+static coli_status hand_over(coli__buf *buf, coli_text *out)
+{
+    if (!buf->data) COLI_TRY(coli__buf_append(buf, "", 0));
+    *out = (coli_text){buf->data, buf->n_bytes};
+    *buf = (coli__buf){0};
+    return COLI_OK;
+}
+
+void coli_text_free(coli_text *text)
+{
+    if (!text) return;
+    coli__free(text->data);
+    *text = (coli_text){0};
+}
+
+/* -- tokenizer -----------------------------------------------------------------------------------
+ */
+
+coli_status coli_tokenizer_open(const char *tokenizer_json, coli_tokenizer **out)
+{
+    if (!out) return coli__fail(COLI_E_INVALID, "coli_tokenizer_open: out is NULL");
+    *out = NULL;
+    if (!tokenizer_json) return coli__fail(COLI_E_INVALID, "coli_tokenizer_open: path is NULL");
+    coli__tok *tok;
+    COLI_TRY(coli__tok_open(tokenizer_json, NULL, &tok));
+    *out = (coli_tokenizer *)(void *)tok;
+    return COLI_OK;
+}
+
+void coli_tokenizer_close(coli_tokenizer *t)
+{
+    coli__tok_close((coli__tok *)(void *)t);
+}
+
+const coli_tokenizer *coli_model_tokenizer(const coli_model *m)
+{
+    return m ? (const coli_tokenizer *)(const void *)m->tok : NULL;
+}
+
+coli_status coli_tokenize(const coli_tokenizer *t, const char *text, size_t n_bytes, bool plain,
+                          int32_t *ids, size_t cap, size_t *n_ids)
+{
+    if (!t || (!text && n_bytes) || !n_ids || (!ids && cap))
+        return coli__fail(COLI_E_INVALID, "coli_tokenize: an argument is NULL");
+    *n_ids = 0;
+    const coli__span all = {0, n_bytes};
+    int32_t *made = NULL;
+    COLI_TRY(coli__tok_encode(tok_of(t), text, n_bytes, &all, plain ? 1 : 0, &made, n_ids));
+    coli_status status = COLI_OK;
+    if (*n_ids <= cap && *n_ids)
+        memcpy(ids, made, *n_ids * sizeof *ids);
+    else if (*n_ids > cap)
+        status = coli__fail(COLI_E_LIMIT, "%zu tokens do not fit a buffer of %zu", *n_ids, cap);
+    coli__free(made);
+    return status;
+}
+
+coli_status coli_detokenize(const coli_tokenizer *t, const int32_t *ids, size_t n_ids,
+                            bool skip_special, coli_text *out)
+{
+    if (!t || (!ids && n_ids) || !out)
+        return coli__fail(COLI_E_INVALID, "coli_detokenize: an argument is NULL");
+    *out = (coli_text){0};
+    coli__buf text = {0};
+    coli_status status = coli__tok_decode(tok_of(t), ids, n_ids, skip_special, &text);
+    if (status == COLI_OK) status = hand_over(&text, out);
+    coli__buf_finish(&text);
+    return status;
+}
+
+/* -- chat template -------------------------------------------------------------------------------
+ */
+
+coli_status coli_chat_render(const char *tmpl, const char *messages, size_t n_messages_bytes,
+                             const char *options, size_t n_options_bytes, coli_text *out)
+{
+    enum { MAX_DEPTH = 64 };
+    if (!tmpl || !messages || !out)
+        return coli__fail(COLI_E_INVALID, "coli_chat_render: an argument is NULL");
+    *out = (coli_text){0};
+    json_t *m = NULL, *o = NULL;
+    coli__render r = {0};
+    coli_status status = coli__json_parse("messages", messages, n_messages_bytes, MAX_DEPTH, &m);
+    if (status == COLI_OK && options)
+        status = coli__json_parse("options", options, n_options_bytes, MAX_DEPTH, &o);
+    if (status == COLI_OK) status = coli__chat_render(tmpl, m, o, &r);
+    if (status == COLI_OK) status = hand_over(&r.text, out);
+    coli__render_finish(&r);
+    json_decref(m);
+    json_decref(o);
+    return status;
+}
+
+/* -- containers ----------------------------------------------------------------------------------
+ */
+
+coli_status coli_convert(const char *src, const char *out, const coli_convert_opts *opts)
+{
+    if (!src || !out) return coli__fail(COLI_E_INVALID, "coli_convert: a path is NULL");
+    coli_convert_opts o;
+    COLI_TRY(coli__opts_copy("coli_convert_opts", &o, sizeof o, opts));
+    coli__convert_args args = {.src = src,
+                               .out = out,
+                               .chat_template = o.chat_template,
+                               .n_thread = o.n_threads,
+                               .progress = o.progress,
+                               .note = o.note,
+                               .user = o.user};
+    COLI_TRY(coli__wfmt_parse(o.experts ? o.experts : "int4", &args.experts));
+    COLI_TRY(coli__wfmt_parse(o.trunk ? o.trunk : "int8", &args.trunk));
+    const coli__fp fp = coli__fp_enter();
+    const coli_status status = coli__convert(&args);
+    coli__fp_leave(fp);
+    return status;
+}
+
+coli_status coli_verify(const char *dir, coli_progress_fn progress, void *user)
+{
+    if (!dir) return coli__fail(COLI_E_INVALID, "coli_verify: dir is NULL");
+    coli__container *c;
+    COLI_TRY(coli__container_open(dir, &c));
+    const coli_status status = coli__container_verify(c, progress, user);
+    coli__container_close(c);
+    return status;
+}
+
+coli_status coli_write_safetensors(const char *path, const coli_tensor *tensors, uint32_t n_tensor)
+{
+    if (!path || (!tensors && n_tensor))
+        return coli__fail(COLI_E_INVALID, "coli_write_safetensors: an argument is NULL");
+    coli__st_out *all = coli__calloc(n_tensor, sizeof *all);
+    if (!all) return COLI_E_NOMEM;
+    coli_status status = COLI_OK;
+    for (uint32_t i = 0; i < n_tensor && status == COLI_OK; i++) {
+        const coli_tensor *t = &tensors[i];
+        const bool f32 = t->dtype && strcmp(t->dtype, "F32") == 0;
+        if (!f32 && !(t->dtype && strcmp(t->dtype, "I32") == 0))
+            status = coli__fail(COLI_E_UNSUPPORTED,
+                                "%s: tensor %s: dtype %s; F32 and I32 can be written", path,
+                                t->name, t->dtype ? t->dtype : "(none)");
+        else if (t->rank > COLI_ST_MAX_RANK)
+            status = coli__fail(COLI_E_INVALID, "%s: tensor %s: rank %u; at most %d", path, t->name,
+                                t->rank, COLI_ST_MAX_RANK);
+        if (status != COLI_OK) break;
+        all[i] = (coli__st_out){.name = t->name,
+                                .dtype = f32 ? COLI_DT_F32 : COLI_DT_I32,
+                                .rank = t->rank,
+                                .data = t->data};
+        memcpy(all[i].shape, t->shape, t->rank * sizeof *t->shape);
+    }
+    if (status == COLI_OK) status = coli__st_write(path, all, n_tensor);
+    coli__free(all);
+    return status;
+}

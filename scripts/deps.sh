@@ -1,0 +1,67 @@
+#!/bin/bash
+# deps.sh - install what building and testing needs, on Debian 12 or newer.
+#
+#     scripts/deps.sh        to build, run and test
+#     scripts/deps.sh all    the same, and what contributors and continuous integration use
+#
+# Says nothing and needs no network when everything is there.  Uses sudo unless run by root.
+set -euo pipefail
+
+base='
+gcc             C compiler
+g++             a test: the public headers compile as C++17
+libc6-dev       C library headers (gcc only recommends them)
+cmake           the build, 3.25 or newer
+ninja-build     runs the build on all cores
+pkg-config      how CMake finds the libraries below
+libjansson-dev  JSON: configuration, tokenizer, chat messages
+libpcre2-dev    the tokenizer pattern
+libutf8proc-dev Unicode normalisation of the text to tokenize
+libxxhash-dev   checksums of the weights
+libedit-dev     line editing in the chat
+libcmocka-dev   the tests
+'
+more='
+clang              second compiler; libFuzzer
+libclang-rt-14-dev sanitizer and libFuzzer runtimes of clang
+clang-format       the layout of the source
+debootstrap        scripts/fresh-debian.sh
+git                scripts/fresh-debian.sh
+'
+
+case "${1-}" in
+'') list=$base ;;
+all) list=$base$more ;;
+*)
+    sed -n '2,7s/^# \{0,1\}//p' "$0" >&2
+    exit 2
+    ;;
+esac
+
+if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
+    echo "deps.sh: this is not a Debian system.  Install the like of:$list" >&2
+    exit 1
+fi
+
+missing=()
+while read -r package _; do
+    [ -n "$package" ] || continue
+    state=$(dpkg-query --show --showformat='${db:Status-Status}' "$package" 2>/dev/null || true)
+    [ "$state" = installed ] || missing+=("$package")
+done <<<"$list"
+[ ${#missing[@]} -gt 0 ] || exit 0
+
+as_root=()
+if [ "$(id -u)" -ne 0 ]; then
+    command -v sudo >/dev/null || {
+        echo "deps.sh: run as root: apt-get install ${missing[*]}" >&2
+        exit 1
+    }
+    as_root=(sudo)
+fi
+echo "deps.sh: installing ${missing[*]}" >&2
+# Standard input is left alone: it may hold the conversation of the command that comes after.
+# apt-get's report goes to standard error for the same reason.
+apt() { "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get --quiet "$@" </dev/null >&2; }
+apt update
+apt install --yes --no-install-recommends "${missing[@]}"

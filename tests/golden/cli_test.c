@@ -1,0 +1,827 @@
+/* cli_test.c - the programs as a person or a script meets them: arguments in, text and exit code out.
+ *
+ * Each case starts a program of build/bin with an environment of its own and compares what comes out.
+ * The interactive chat runs on a pseudo-terminal.  The shipped model is the model. */
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <poll.h>
+#include <pty.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "t.h"
+
+#define MODEL TEST_MODELS "/hummingbird"
+#define DOC   TEST_MODELS "/../docs/cli.md"
+#define TINY  TEST_FIXTURES "/qwen36-tiny-a"
+
+enum { MAX_ARG = 24, MAX_ENV = 12, TIMEOUT_S = 120 };
+
+static char scratch[64]; // a directory of this run
+
+/* ---- starting programs --------------------------------------------------------------------- */
+
+typedef struct outcome {
+    int code;        // exit code, or 256 + the signal
+    char *out, *err; // NUL-terminated
+    size_t n_out, n_err;
+} outcome;
+
+static void forget(outcome *o)
+{
+    free(o->out);
+    free(o->err);
+    *o = (outcome){0};
+}
+
+static char *slurp(const char *path, size_t *n)
+{
+    FILE *file = fopen(path, "rb");
+    assert_non_null(file);
+    assert_int_equal(fseek(file, 0, SEEK_END), 0);
+    *n = (size_t)ftell(file);
+    rewind(file);
+    char *text = calloc(*n + 1, 1);
+    assert_non_null(text);
+    assert_int_equal(fread(text, 1, *n, file), *n);
+    fclose(file);
+    return text;
+}
+
+static const char *scratch_path(const char *name)
+{
+    static char paths[8][128];
+    static int next;
+    char *path = paths[next++ % 8];
+    snprintf(path, sizeof paths[0], "%s/%s", scratch, name);
+    return path;
+}
+
+/* In the child: the program with arguments and an environment that holds nothing but `env`. */
+static void become(const char *program, const char *const *args, const char *const *env)
+{
+    char path[512], home[128], *argv[MAX_ARG + 2] = {path}, *envp[MAX_ENV + 6];
+    snprintf(path, sizeof path, "%s/%s", TEST_BIN, program);
+    snprintf(home, sizeof home, "HOME=%s", scratch);
+    for (int i = 0; i < MAX_ARG && args[i]; i++) argv[i + 1] = (char *)(uintptr_t)args[i];
+    int n = 0;
+    envp[n++] = home;
+    envp[n++] = (char *)(uintptr_t) "TERM=xterm";
+    for (int i = 0; env && env[i] && i < MAX_ENV; i++) envp[n++] = (char *)(uintptr_t)env[i];
+    static const char *const passed[] = {"ASAN_OPTIONS", "UBSAN_OPTIONS", "TSAN_OPTIONS"};
+    for (int i = 0; i < 3; i++) { // sanitizers are told apart by these
+        const char *value = getenv(passed[i]);
+        static char text[3][256];
+        if (value) envp[n++] = (snprintf(text[i], sizeof text[i], "%s=%s", passed[i], value), text[i]);
+    }
+    envp[n] = NULL;
+    execve(path, argv, envp);
+    fprintf(stderr, "%s: %s\n", path, strerror(errno));
+    _exit(127);
+}
+
+static int exit_code(pid_t pid)
+{
+    int status = 0;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    return WIFSIGNALED(status) ? 256 + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+static void open_as(int fd, const char *path, int flags)
+{
+    const int file = open(path, flags, 0600);
+    if (file < 0 || dup2(file, fd) != fd) _exit(126);
+    close(file);
+}
+
+static outcome run_with(const char *program, const char *input, size_t n_input, const char *const *env,
+                        const char *const *args)
+{
+    const char *in = scratch_path("in"), *out = scratch_path("out"), *err = scratch_path("err");
+    FILE *file = fopen(in, "wb");
+    assert_non_null(file);
+    assert_int_equal(fwrite(input, 1, n_input, file), n_input);
+    assert_int_equal(fclose(file), 0);
+    const pid_t pid = fork();
+    if (pid == 0) {
+        alarm(TIMEOUT_S);
+        open_as(0, in, O_RDONLY);
+        open_as(1, out, O_WRONLY | O_CREAT | O_TRUNC);
+        open_as(2, err, O_WRONLY | O_CREAT | O_TRUNC);
+        become(program, args, env);
+    }
+    outcome o = {.code = exit_code(pid)};
+    o.out = slurp(out, &o.n_out);
+    o.err = slurp(err, &o.n_err);
+    return o;
+}
+
+#define LIST(...) (const char *const[]){__VA_ARGS__, NULL}
+#define RUN(program, input, ...) run_with(program, input, strlen(input), NULL, LIST(__VA_ARGS__))
+
+static void show(const outcome *o)
+{
+    print_error("exit code %d\n--- stdout\n%s\n--- stderr\n%s\n", o->code, o->out, o->err);
+}
+
+#define EXPECT(o, condition)                                                                       \
+    do {                                                                                           \
+        if (!(condition)) {                                                                        \
+            print_error("not true: %s\n", #condition);                                             \
+            show(&(o));                                                                            \
+            _fail(__FILE__, __LINE__);                                                             \
+        }                                                                                          \
+    } while (0)
+
+static bool has(const char *text, const char *part) { return strstr(text, part) != NULL; }
+
+/* `N tok · T tok/s · prefill P tok · TTFT S s`, the only such line; *prefill gets P. */
+static bool has_footer(const char *text, unsigned *prefill)
+{
+    const char *at = strstr(text, " tok · ");
+    if (!at) return false;
+    while (at > text && at[-1] != '\n' && at[-1] != 'm') at--;
+    unsigned n, p;
+    double speed, ttft;
+    char end[8] = "";
+    const bool ok = sscanf(at, "%u tok · %lf tok/s · prefill %u tok · TTFT %lf %7[s]", &n, &speed, &p, &ttft,
+                           end) == 5;
+    if (ok && prefill) *prefill = p;
+    return ok;
+}
+
+/* ---- arguments ----------------------------------------------------------------------------- */
+
+/* A command line, what it answers and how it ends. */
+typedef struct usage_case {
+    const char *program, *args[8], *env;
+    int code;
+    const char *err; // part of stderr
+} usage_case;
+
+static const usage_case usage_cases[] = {
+    {"coli", {"rnu", "x"}, NULL, 2, "coli: unknown command \"rnu\"\nhint: did you mean `coli run`?\n"},
+    {"coli", {"tokenise"}, NULL, 2, "did you mean `coli tokenize`?"},
+    {"coli", {"run", "--tmep", "1", "x"}, NULL, 2, "coli: unknown option --tmep\nhint: did you mean --temp?\n"},
+    {"coli", {"run", "-no-think", "x"}, NULL, 2, "did you mean --no-think?"},
+    {"coli", {"run", "--thread=2", "x"}, NULL, 2, "did you mean --threads?"},
+    {"coli", {"--tmep", "run"}, NULL, 2, "did you mean --temp?"},
+    {"coli", {"chat", "--group", "32"}, NULL, 2, "hint: it belongs to `coli convert`"},
+    {"coli", {"run", "--temp", "nan", "x"}, NULL, 2, "--temp: expected a number from 0 to 100, found \"nan\""},
+    {"coli", {"run", "--temp", "inf", "x"}, NULL, 2, "found \"inf\""},
+    {"coli", {"run", "--temp", "0.5x", "x"}, NULL, 2, "found \"0.5x\""},
+    {"coli", {"run", "--temp", "", "x"}, NULL, 2, "found \"\""},
+    {"coli", {"run", "--temp", "0x1", "x"}, NULL, 2, "found \"0x1\""},
+    {"coli", {"run", "--temp", "-0.1", "x"}, NULL, 2, "found \"-0.1\""},
+    {"coli", {"run", "--top-p", "1.01", "x"}, NULL, 2, "from 0 to 1, found \"1.01\""},
+    {"coli", {"run", "--top-k", "4294967297", "x"}, NULL, 2, "whole number"},
+    {"coli", {"run", "--top-k", "2.5", "x"}, NULL, 2, "found \"2.5\""},
+    {"coli", {"run", "--threads", "-1", "x"}, NULL, 2, "found \"-1\""},
+    {"coli", {"run", "--threads", " 1", "x"}, NULL, 2, "found \" 1\""},
+    {"coli", {"run", "--seed", "18446744073709551616", "x"}, NULL, 2, "0 to 18446744073709551615"},
+    {"coli", {"run", "-n", "many", "x"}, NULL, 2, "-n: expected a whole number"},
+    {"coli", {"run", "--isa", "avx", "x"}, NULL, 2, "expected scalar, avx2 or avx512, found \"avx\"\nhint: did you mean avx2?"},
+    {"coli", {"run", "--no-think=yes", "x"}, NULL, 2, "takes no value"},
+    {"coli", {"run", "--system"}, NULL, 2, "--system needs a value"},
+    {"coli", {"run", "--system", "--no-think"}, NULL, 2, "write --system=--no-think"},
+    {"coli", {"run"}, NULL, 2, "the prompt is empty"},
+    {"coli", {"run", "  "}, NULL, 2, "the prompt is empty"},
+    {"coli", {"info", "a", "b"}, NULL, 2, "unexpected argument \"b\""},
+    {"coli", {"info", "a", "--model", "b"}, NULL, 2, "not both"},
+    {"coli", {"convert", "a"}, NULL, 2, "too few arguments for convert [options] SRC OUT"},
+    {"coli", {"render"}, NULL, 2, "--jsonl is missing"},
+    {"coli", {"tokenize", "--jsonl", "x"}, NULL, 2, "reads standard input"},
+    {"coli", {"help", "chta"}, NULL, 2, "did you mean `coli help chat`?"},
+    {"coli", {"run", "x"}, "COLI_TEMP=hot", 2, "environment variable COLI_TEMP: expected a number"},
+    {"coli", {"run", "x"}, "COLI_MODEL=/nonexistent", 2, "the path comes from COLI_MODEL"},
+    {"coli", {"info", "/nonexistent"}, NULL, 2, "coli: /nonexistent/"},
+    {"coli", {"verify", "/nonexistent"}, NULL, 2, "coli: /nonexistent/"},
+    {"coli", {"info", TINY}, NULL, 2, "`coli convert " TINY " OUT` makes a container"},
+    {"coli", {"convert", "/nonexistent", "/nonexistent-out"}, NULL, 2, "/nonexistent"},
+    {"coli", {"convert", TINY, "/proc/nowhere", "--experts", "int5"}, NULL, 2, "int5"},
+    {"coli", {"tokenize", "--tokenizer", "/nonexistent", "x"}, NULL, 2, "/nonexistent"},
+    {"qwen36", {NULL}, NULL, 2, "give one of"},
+    {"qwen36", {"--ids", "a", "--ppl", "b"}, NULL, 2, "give only one of"},
+    {"qwen36", {"--ppl", "a", "--dump-logits", "b"}, NULL, 2, "does not go with"},
+    {"qwen36", {"--model", MODEL, "--ids", "/nonexistent"}, NULL, 2, "/nonexistent: No such file"},
+    {"qwen36", {"--model", MODEL, "--ppl", "/dev/null"}, NULL, 2, "there is no text in it"},
+    {"qwen36", {"--model", MODEL, "--prompt-file", "/dev/null"}, NULL, 2, "the text is empty"},
+};
+
+T_TEST(what_makes_no_sense_is_refused_with_one_line_and_a_hint)
+{
+    T_BEGIN;
+    for (size_t i = 0; i < sizeof usage_cases / sizeof *usage_cases; i++) {
+        const usage_case *c = &usage_cases[i];
+        outcome o = run_with(c->program, "", 0, c->env ? LIST(c->env) : NULL, c->args);
+        EXPECT(o, o.code == c->code);
+        EXPECT(o, has(o.err, c->err));
+        EXPECT(o, o.n_out == 0);
+        size_t n_line = 0; // the error and at most one hint; the banner of qwen36 may come first
+        for (const char *at = o.err; (at = strchr(at, '\n')); at++) n_line++;
+        EXPECT(o, n_line <= (strcmp(c->program, "qwen36") == 0 ? 3u : 2u));
+        forget(&o);
+    }
+}
+
+T_TEST(version_and_help_go_to_stdout)
+{
+    T_BEGIN;
+    static const struct {
+        const char *program, *args[3], *out;
+    } cases[] = {
+        {"coli", {"--version"}, "coli 0."},        {"qwen36", {"--version"}, "qwen36 0."},
+        {"coli", {NULL}, "commands:"},             {"coli", {"--help"}, "commands:"},
+        {"coli", {"help"}, "commands:"},           {"coli", {"run", "--help"}, "usage: coli run"},
+        {"coli", {"--help", "run"}, "usage: coli run"}, {"coli", {"help", "run"}, "examples:"},
+        {"coli", {"run", "-h"}, "usage: coli run"}, {"qwen36", {"--help"}, "examples:"},
+        {"coli", {"help", "environment"}, "COLI_MODEL"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        outcome o = run_with(cases[i].program, "", 0, NULL, cases[i].args);
+        EXPECT(o, o.code == 0 && o.n_err == 0 && has(o.out, cases[i].out));
+        forget(&o);
+    }
+}
+
+/* ---- variables and documentation ----------------------------------------------------------- */
+
+T_TEST(variables_that_do_nothing_are_named_once)
+{
+    T_BEGIN;
+    outcome o = run_with("coli", "", 0,
+                         LIST("COLI_CUDA=1", "HEAT_FILE=x", "ROUTE_J=", "COLI_MODLE=x", "QT_FOO=1", "ROUTER=1",
+                              "COLI_MODEL=" MODEL),
+                         LIST("info"));
+    EXPECT(o, o.code == 0);
+    EXPECT(o, has(o.err, "coli: warning: COLI_CUDA is known but has no effect yet\n"));
+    EXPECT(o, has(o.err, "HEAT_FILE is known but has no effect yet"));
+    EXPECT(o, has(o.err, "COLI_MODLE is not a variable that coli knows; did you mean COLI_MODEL?"));
+    EXPECT(o, has(o.err, "QT_FOO is not a variable"));
+    EXPECT(o, !has(o.err, "ROUTE_J") && !has(o.err, "ROUTER") && !has(o.err, "COLI_MODEL is"));
+    EXPECT(o, strstr(strstr(o.err, "COLI_CUDA") + 1, "COLI_CUDA") == NULL);
+    forget(&o);
+}
+
+/* The words of `text` that start like an option or look like a variable, one after another. */
+static const char *next_name(const char *text, const char *first, const char *rest, char *name, size_t cap)
+{
+    for (; *text; text++) {
+        const size_t n = strspn(text, rest);
+        if (n >= 2 && strchr(first, *text) && n < cap) {
+            memcpy(name, text, n);
+            name[n] = 0;
+            return text + n;
+        }
+        if (n) text += n - 1;
+    }
+    return NULL;
+}
+
+/* docs/cli.md has `name` in code marks, alone or in front of its argument. */
+static bool documented(const char *doc, const char *name)
+{
+    char quoted[80];
+    snprintf(quoted, sizeof quoted, "`%s`", name);
+    if (has(doc, quoted)) return true;
+    snprintf(quoted, sizeof quoted, "`%s ", name);
+    return has(doc, quoted);
+}
+
+T_TEST(the_manual_is_complete)
+{
+    T_BEGIN;
+    size_t n;
+    char *doc = slurp(DOC, &n);
+    static const char *const topics[] = {"chat",   "run",      "info",   "convert",    "verify",
+                                         "tokenize", "render", "help", "environment"};
+    int n_option = 0, n_variable = 0;
+    char name[80];
+    for (size_t i = 0; i <= sizeof topics / sizeof *topics; i++) {
+        const bool qwen36 = i == sizeof topics / sizeof *topics;
+        outcome o = qwen36 ? RUN("qwen36", "", "--help") : RUN("coli", "", "help", topics[i]);
+        EXPECT(o, o.code == 0);
+        const char *options = strstr(o.out, "\noptions:\n");
+        for (const char *at = options; at && (at = strstr(at, "\n  -"));) {
+            at += 3;
+            snprintf(name, sizeof name, "%.*s", (int)strcspn(at, " \n"), at);
+            if (!documented(doc, name)) fail_msg("docs/cli.md lacks the option %s", name);
+            n_option++;
+        }
+        if (!qwen36 && strcmp(topics[i], "environment") == 0) {
+            for (const char *at = o.out; (at = strstr(at, "\n  "));) {
+                at += 3;
+                snprintf(name, sizeof name, "%.*s", (int)strcspn(at, " \n"), at);
+                if (!documented(doc, name)) fail_msg("docs/cli.md lacks the variable %s", name);
+                n_variable++;
+            }
+            /* and the other way round: no variable in the manual that the program does not know */
+            const char *at = strstr(doc, "## Environment");
+            assert_non_null(at);
+            while ((at = next_name(at, "ABCDEFGHIJKLMNOPQRSTUVWXYZ",
+                                   "ABCDEFGHIJKLMNOPQRSTUVWXYZ_0123456789", name, sizeof name)))
+                if (at[0] == '`' && at[-(long)strlen(name) - 1] == '`' && !has(o.out, name))
+                    fail_msg("docs/cli.md has the variable %s, coli does not", name);
+        }
+        if (!qwen36) {
+            snprintf(name, sizeof name, "coli %s", topics[i]);
+            EXPECT(o, has(doc, strcmp(topics[i], "environment") ? name : "coli help environment"));
+        }
+        forget(&o);
+    }
+    T_GE(n_option, 60);
+    T_GE(n_variable, 29);
+    free(doc);
+}
+
+/* ---- text ---------------------------------------------------------------------------------- */
+
+T_TEST(tokenize_jsonl_equals_the_fixture)
+{
+    T_BEGIN;
+    size_t n;
+    char *fixture = slurp(TEST_FIXTURES "/tokenizer/hummingbird/strings.jsonl", &n);
+    outcome o = run_with("coli", fixture, n, NULL, LIST("tokenize", "--jsonl", "--model", MODEL));
+    EXPECT(o, o.code == 0 && o.n_err == 0);
+    char *expected = fixture, *found = o.out;
+    int n_line = 0;
+    for (; *expected && *found; n_line++) {
+        json_error_t error;
+        char *expected_end = strchr(expected, '\n'), *found_end = strchr(found, '\n');
+        assert_non_null(found_end);
+        json_t *e = json_loadb(expected, (size_t)(expected_end - expected), JSON_ALLOW_NUL, &error);
+        json_t *f = json_loadb(found, (size_t)(found_end - found), JSON_ALLOW_NUL, &error);
+        assert_non_null(e);
+        assert_non_null(f);
+        json_object_del(e, "text");
+        if (!json_equal(e, f)) fail_msg("line %d: %.*s", n_line + 1, (int)(found_end - found), found);
+        json_decref(e);
+        json_decref(f);
+        expected = expected_end + 1;
+        found = found_end + 1;
+    }
+    T_EQ(*expected, 0);
+    T_EQ(*found, 0);
+    T_GE(n_line, 400);
+    free(fixture);
+    forget(&o);
+}
+
+T_TEST(tokenize_a_bad_line_stands_in_its_place)
+{
+    T_BEGIN;
+    outcome o = RUN("coli", "{\"text\": \"\"}\n\nnonsense\n[1]\n{\"txt\": 1}\n{\"text\": \" \"}\n", "tokenize",
+                    "--jsonl", "--model", MODEL);
+    EXPECT(o, o.code == 2);
+    EXPECT(o, strncmp(o.out, "{\"ids\": [], \"decoded\": \"\"}\n{\"error\": \"line 3, column ", 50) == 0);
+    EXPECT(o, has(o.out, "{\"error\": \"line 4: expected a JSON object\"}\n"));
+    EXPECT(o, has(o.out, "{\"error\": \"expected an object with the string \\\"text\\\"\"}\n"));
+    EXPECT(o, strcmp(o.out + o.n_out - 37, "}\n{\"ids\": [229], \"decoded\": \" \"}\n") != 0 &&
+                  has(o.out, "}\n{\"ids\": [229], \"decoded\": \" \"}\n"));
+    forget(&o);
+}
+
+T_TEST(tokenize_text_shows_ids_and_pieces)
+{
+    T_BEGIN;
+    outcome o = RUN("coli", "", "tokenize", "--tokenizer", MODEL "/tokenizer.json", "a<|im_end|>");
+    EXPECT(o, o.code == 0 && strcmp(o.out, "      73  \"a\"\n       2  \"<|im_end|>\"\n") == 0);
+    forget(&o);
+    o = RUN("coli", "a<|im_end|>", "tokenize", "--plain", "--tokenizer", MODEL "/tokenizer.json");
+    EXPECT(o, o.code == 0 && has(o.out, "      73  \"a\"\n") && !has(o.out, "       2  "));
+    forget(&o);
+    o = RUN("coli", "", "tokenize", "--tokenizer", MODEL "/tokenizer.json", "a\xff");
+    EXPECT(o, o.code == 2 && has(o.err, "UTF-8"));
+    forget(&o);
+}
+
+T_TEST(render_refusals_are_results)
+{
+    T_BEGIN;
+    outcome o = RUN("coli",
+                    "{\"template\": \"3.6\", \"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}]}\n"
+                    "{\"template\": \"3.6\", \"messages\": [{\"role\": \"developer\", \"content\": \"Hi\"}]}\n"
+                    "{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}],"
+                    " \"options\": {\"enable_thinking\": false}}\n",
+                    "render", "--jsonl");
+    EXPECT(o, o.code == 0 && o.n_err == 0);
+    EXPECT(o, has(o.out, "{\"text\": \"<|im_start|>user\\nHi<|im_end|>\\n<|im_start|>assistant\\n<think>\\n\"}\n"
+                         "{\"error\": \""));
+    EXPECT(o, has(o.out, "<think>\\n\\n</think>\\n\\n\"}\n"));
+    forget(&o);
+    o = RUN("coli", "{\"messages\": \n{\"template\": 3}\n{}\n", "render", "--jsonl");
+    EXPECT(o, o.code == 2 && has(o.out, "{\"error\": \"line 1"));
+    EXPECT(o, has(o.out, "\\\"template\\\": expected a string") && has(o.out, "with \\\"messages\\\""));
+    forget(&o);
+}
+
+/* ---- answers ------------------------------------------------------------------------------- */
+
+T_TEST(run_answers_on_stdout_and_the_rest_on_stderr)
+{
+    T_BEGIN;
+    outcome o = RUN("coli", "", "run", "--no-think", "--temp", "0", "--model", MODEL,
+                    "What is the capital of France?");
+    EXPECT(o, o.code == 0 && has(o.out, "Paris") && o.out[o.n_out - 1] == '\n');
+    EXPECT(o, has_footer(o.err, NULL) && !has(o.err, "\033"));
+    forget(&o);
+    /* options after the prompt, words without quotes, the prompt on stdin, the default model */
+    o = RUN("coli", "", "run", "What", "is", "17", "+", "25?", "--no-think", "--temp=0");
+    EXPECT(o, o.code == 0 && has(o.out, "42"));
+    outcome p = RUN("coli", "What is 17 + 25?\n", "run", "--no-think", "--temp", "0");
+    EXPECT(p, p.code == 0 && strcmp(o.out, p.out) == 0);
+    forget(&p);
+    p = RUN("coli", "What is 17 + 25?", "run", "-", "--no-think", "--temp", "0", "--threads", "1", "--isa",
+            "scalar", "--chunk", "3");
+    EXPECT(p, p.code == 0 && strcmp(o.out, p.out) == 0);
+    forget(&p);
+    forget(&o);
+    o = RUN("coli", "a\0b", "run", "-");
+    forget(&o);
+    o = run_with("coli", "a\0b", 3, NULL, LIST("run", "-"));
+    EXPECT(o, o.code == 2 && has(o.err, "NUL"));
+    forget(&o);
+}
+
+T_TEST(run_thinks_on_stderr_and_says_when_nothing_else_came)
+{
+    T_BEGIN;
+    outcome o = RUN("coli", "", "run", "--temp", "0", "--model", MODEL, "What is 17 + 25?");
+    EXPECT(o, o.code == 0 && has(o.out, "42") && !has(o.out, "think>") && o.out[0] != '\n');
+    EXPECT(o, has_footer(o.err, NULL) && o.err[0] != ' ' && strchr(o.err, '\n') + 1 < strstr(o.err, " tok · "));
+    forget(&o);
+    o = RUN("coli", "", "run", "--temp", "0", "-n", "2", "--model", MODEL, "What is 17 + 25?");
+    EXPECT(o, o.code == 1 && o.n_out == 0);
+    EXPECT(o, has(o.err, "thinking took all 2 tokens: there is no answer\nhint: a larger -n"));
+    forget(&o);
+    o = RUN("coli", "", "run", "--temp", "0", "-n", "2", "--no-think", "--model", MODEL, "What is 17 + 25?");
+    EXPECT(o, o.code == 0 && o.n_out > 0 && has(o.err, "2 tok · ") && has(o.err, "stopped after 2 tokens"));
+    forget(&o);
+    o = RUN("coli", "", "run", "--ctx", "8", "--model", MODEL, "What is 17 + 25?");
+    EXPECT(o, o.code == 1 && has(o.err, "context of 8") && has(o.err, "hint: --ctx"));
+    forget(&o);
+}
+
+T_TEST(the_same_seed_gives_the_same_answer)
+{
+    T_BEGIN;
+    outcome a = RUN("coli", "", "run", "--temp", "1.5", "--seed", "7", "-n", "40", "--no-think", "Tell me a story.");
+    outcome b = run_with("coli", "", 0, LIST("COLI_TEMP=1.5", "SEED=7", "NGEN=40", "COLI_ISA=scalar"),
+                         LIST("run", "--no-think", "--threads", "1", "Tell me a story."));
+    outcome c = RUN("coli", "", "run", "--temp", "1.5", "--seed", "8", "-n", "40", "--no-think", "Tell me a story.");
+    EXPECT(a, a.code == 0 && strcmp(a.out, b.out) == 0);
+    EXPECT(c, strcmp(a.out, c.out) != 0);
+    forget(&a);
+    forget(&b);
+    forget(&c);
+}
+
+T_TEST(piped_chat_answers_line_by_line)
+{
+    T_BEGIN;
+    outcome o = RUN("coli", "What is the capital of France?\n\nWhat is 17 + 25?\r\n", "chat", "--no-think", "--temp",
+                    "0", "--model", MODEL);
+    EXPECT(o, o.code == 0 && has(o.out, "Paris") && has(o.out, "42") && !has(o.out, "> ") && !has(o.out, "\033"));
+    EXPECT(o, has(o.err, "hummingbird · 22.2 M parameters"));
+    /* the second turn computes what is new, not the conversation */
+    unsigned first, second;
+    EXPECT(o, has_footer(o.err, &first));
+    EXPECT(o, has_footer(strstr(o.err, "TTFT") + 5, &second));
+    EXPECT(o, second < first + 16);
+    forget(&o);
+    o = RUN("coli", ":hlep\n", "chat");
+    EXPECT(o, o.code == 2 && has(o.err, "unknown command :hlep\nhint: did you mean :help?"));
+    forget(&o);
+    o = RUN("coli", "Hello!\n:reset\n::reset\n:quit\nHello!\n", "chat", "--no-think", "--temp", "0");
+    EXPECT(o, o.code == 0 && has(o.err, "forgotten"));
+    int n_answer = 0;
+    for (const char *at = o.err; (at = strstr(at, "TTFT")); at++) n_answer++;
+    EXPECT(o, n_answer == 2);
+    forget(&o);
+    o = RUN("coli", "Hello!\n", "chat", "--ctx", "6");
+    EXPECT(o, o.code == 1 && has(o.err, "hint: :reset"));
+    forget(&o);
+}
+
+T_TEST(a_reader_that_goes_away_is_no_error_message)
+{
+    T_BEGIN;
+    int ends[2];
+    assert_int_equal(pipe(ends), 0);
+    const char *err = scratch_path("err");
+    const pid_t pid = fork();
+    if (pid == 0) {
+        alarm(TIMEOUT_S);
+        close(ends[0]);
+        dup2(ends[1], 1);
+        close(ends[1]);
+        open_as(2, err, O_WRONLY | O_CREAT | O_TRUNC);
+        become("coli", LIST("run", "--no-think", "Tell me a story.", "--model", MODEL), NULL);
+    }
+    close(ends[0]);
+    close(ends[1]);
+    T_EQ(exit_code(pid), 256 + SIGPIPE);
+    size_t n;
+    char *text = slurp(err, &n);
+    T_STR(text, "");
+    free(text);
+}
+
+/* ---- models -------------------------------------------------------------------------------- */
+
+T_TEST(info_tells_what_a_model_is)
+{
+    T_BEGIN;
+    outcome o = RUN("coli", "", "info", MODEL);
+    EXPECT(o, o.code == 0 && has(o.out, "22.2 M in all") && has(o.out, "8 layers") && has(o.out, "<|im_end|>"));
+    forget(&o);
+    o = run_with("coli", "", 0, LIST("CTX=2048", "NUCLEUS=0.5"),
+                 LIST("info", "--json", "--settings", "--temp", "0", "--model", MODEL));
+    EXPECT(o, o.code == 0);
+    json_error_t error;
+    json_t *root = json_loads(o.out, 0, &error);
+    EXPECT(o, json_integer_value(json_object_get(root, "n_expert")) == 64);
+    EXPECT(o, json_string_length(json_object_get(root, "identity")) == 32);
+    EXPECT(o, json_array_size(json_object_get(root, "stop_tokens")) == 2);
+    static const char *const expected[][3] = {
+        {"ctx", "2048", "CTX"}, {"top-p", "0.5", "NUCLEUS"}, {"temp", "0", "command line"}, {"top-k", "20", "model"},
+        {"seed", "0", "default"}};
+    const json_t *settings = json_object_get(root, "settings");
+    size_t n_found = 0;
+    for (size_t i = 0; i < json_array_size(settings); i++)
+        for (size_t k = 0; k < 5; k++) {
+            const json_t *s = json_array_get(settings, i);
+            if (strcmp(json_string_value(json_object_get(s, "name")), expected[k][0]) != 0) continue;
+            T_STR(json_string_value(json_object_get(s, "value")), expected[k][1]);
+            T_STR(json_string_value(json_object_get(s, "from")), expected[k][2]);
+            n_found++;
+        }
+    T_EQ(n_found, 5);
+    json_decref(root);
+    forget(&o);
+}
+
+T_TEST(convert_verify_and_measure_a_tiny_model)
+{
+    T_BEGIN;
+    const char *out = scratch_path("tiny");
+    outcome o = RUN("coli", "", "convert", TINY, out, "--experts", "f32", "--trunk", "f32");
+    EXPECT(o, o.code == 0 && o.n_out == 0 && has(o.err, "is complete"));
+    forget(&o);
+    o = RUN("coli", "", "convert", TINY, out);
+    EXPECT(o, o.code == 2 && has(o.err, out) && has(o.err, "hint: "));
+    forget(&o);
+    o = RUN("coli", "", "verify", out);
+    EXPECT(o, o.code == 0 && has(o.out, "all is well"));
+    forget(&o);
+    const char *rows = scratch_path("rows");
+    o = RUN("coli", "", "convert", TINY, rows, "--group", "row", "--experts", "int8");
+    EXPECT(o, o.code == 0);
+    forget(&o);
+    o = RUN("coli", "", "info", rows);
+    EXPECT(o, o.code == 0 && has(o.out, "int8-row"));
+    forget(&o);
+
+    /* ids in, ids out; teacher forcing agrees with them; the dump has their rows */
+    o = RUN("qwen36", "[1, 2, 3]", "--model", out, "--ids", "-", "-n", "5");
+    EXPECT(o, o.code == 0 && has_footer(o.err, NULL));
+    int made[5];
+    EXPECT(o, sscanf(o.out, "[%d, %d, %d, %d, %d]\n", made, made + 1, made + 2, made + 3, made + 4) == 5);
+    char all[128];
+    snprintf(all, sizeof all, "{\"ids\": [1, 2, 3, %d, %d, %d, %d, %d]}", made[0], made[1], made[2], made[3],
+             made[4]);
+    forget(&o);
+    const char *dump = scratch_path("dump.safetensors");
+    o = RUN("qwen36", all, "--model", out, "--teacher-force", "-", "--dump-logits", dump, "--chunk", "3");
+    EXPECT(o, o.code == 0);
+    json_error_t error;
+    json_t *root = json_loads(o.out, 0, &error);
+    const json_t *argmax = json_object_get(root, "argmax");
+    EXPECT(o, json_array_size(argmax) == 8);
+    for (size_t i = 0; i < 5; i++) T_EQ(json_integer_value(json_array_get(argmax, 2 + i)), made[i]);
+    json_decref(root);
+    forget(&o);
+    size_t n;
+    char *file = slurp(dump, &n);
+    T_TRUE(has(file + 8, "\"logits\":{\"dtype\":\"F32\",\"shape\":[8,320]"));
+    T_TRUE(has(file + 8, "\"expert_ids\":{\"dtype\":\"I32\",\"shape\":[8,8,4]"));
+    T_TRUE(has(file + 8, "\"expert_w\":{\"dtype\":\"F32\",\"shape\":[8,8,4]"));
+    free(file);
+
+    static const char *const bad[][2] = {
+        {"", "column"}, {"{}", "expected a JSON array"}, {"[]", "empty"}, {"[1, 320]", "id 1: expected"},
+        {"[-1]", "found -1"}, {"[1.5]", "found 1.5"}, {"[\"a\"]", "found \"a\""}, {"[1, 2", "column"}};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        o = RUN("qwen36", bad[i][0], "--model", out, "--ids", "-");
+        EXPECT(o, o.code == 2 && has(o.err, bad[i][1]));
+        forget(&o);
+    }
+    o = RUN("qwen36", "[1, 2, 3]", "--model", out, "--ids", "-", "--ctx", "2");
+    EXPECT(o, o.code == 1 && has(o.err, "3 tokens do not fit the context of 2"));
+    forget(&o);
+}
+
+T_TEST(perplexity_by_topic)
+{
+    T_BEGIN;
+    const char *text = "{\"topic\": \"a\", \"text\": \"Hello there.\"}\n{\"topic\": \"b\", \"text\": \"Hello there.\"}\n"
+                       "{\"topic\": \"a\", \"text\": \"H\"}\n{\"text\": \"\"}\n";
+    outcome o = RUN("qwen36", text, "--model", MODEL, "--ppl", "-", "--json");
+    EXPECT(o, o.code == 0);
+    json_error_t error;
+    json_t *root = json_loads(o.out, 0, &error);
+    const json_t *topics = json_object_get(root, "topics"), *all = json_object_get(root, "all");
+    const json_t *a = json_object_get(topics, "a"), *b = json_object_get(topics, "b");
+    EXPECT(o, json_integer_value(json_object_get(all, "tokens")) ==
+                  2 * json_integer_value(json_object_get(b, "tokens")));
+    EXPECT(o, json_real_value(json_object_get(a, "nll")) == json_real_value(json_object_get(b, "nll")));
+    EXPECT(o, json_real_value(json_object_get(b, "nll")) > 0);
+    EXPECT(o, json_array_size(json_object_get(root, "texts")) == 4);
+    json_decref(root);
+    forget(&o);
+    o = RUN("qwen36", "{\"text\": \"a\"}\n{\"txt\": 1}\n", "--model", MODEL, "--ppl", "-");
+    EXPECT(o, o.code == 2 && has(o.err, "standard input: line 2: expected the string \"text\""));
+    forget(&o);
+}
+
+/* ---- on a terminal ------------------------------------------------------------------------- */
+
+typedef struct terminal {
+    int fd;
+    pid_t pid;
+    char seen[1 << 16];
+    size_t n_seen, n_taken; // what wait_for has already gone past
+} terminal;
+
+static void start(terminal *t, const char *const *env, const char *const *args)
+{
+    *t = (terminal){0};
+    struct winsize size = {.ws_row = 24, .ws_col = 80};
+    t->pid = forkpty(&t->fd, NULL, NULL, &size);
+    if (t->pid == 0) {
+        alarm(TIMEOUT_S);
+        become("coli", args, env);
+    }
+    T_GE(t->pid, 0);
+}
+
+/* Read until the terminal has shown `text` (after what was waited for before). */
+static void wait_for(terminal *t, const char *text)
+{
+    for (;;) {
+        const char *at = strstr(t->seen + t->n_taken, text);
+        if (at) {
+            t->n_taken = (size_t)(at - t->seen) + strlen(text);
+            return;
+        }
+        struct pollfd p = {.fd = t->fd, .events = POLLIN};
+        const int ready = poll(&p, 1, 1000 * TIMEOUT_S);
+        const ssize_t n = ready > 0 ? read(t->fd, t->seen + t->n_seen, sizeof t->seen - 1 - t->n_seen) : -1;
+        if (n <= 0) {
+            print_error("the terminal never showed \"%s\"; it showed\n%s\n", text, t->seen);
+            kill(t->pid, SIGKILL);
+            _fail(__FILE__, __LINE__);
+            return;
+        }
+        t->n_seen += (size_t)n;
+    }
+}
+
+static void type(terminal *t, const char *keys)
+{
+    T_EQ(write(t->fd, keys, strlen(keys)), strlen(keys));
+}
+
+static int end(terminal *t)
+{
+    for (;;) { // a child that cannot write cannot end
+        const ssize_t n = read(t->fd, t->seen + t->n_seen, sizeof t->seen - 1 - t->n_seen);
+        if (n <= 0) break;
+        t->n_seen += (size_t)n;
+    }
+    close(t->fd);
+    return exit_code(t->pid);
+}
+
+T_TEST(typed_chat)
+{
+    T_BEGIN;
+    static terminal t;
+    char variable[128], history[128];
+    snprintf(variable, sizeof variable, "XDG_STATE_HOME=%s/state", scratch);
+    snprintf(history, sizeof history, "%s/state/coli/history", scratch);
+    start(&t, LIST(variable), LIST("chat", "--temp", "0", "--model", MODEL));
+    wait_for(&t, "hummingbird · ");
+    wait_for(&t, "\033[?2004h");
+    wait_for(&t, "> ");
+    type(&t, "What is 17 + 25?\r");
+    wait_for(&t, "\033[2m"); // thinking, dimmed
+    wait_for(&t, "\033[0m");
+    wait_for(&t, "42");
+    wait_for(&t, " tok · ");
+    wait_for(&t, "> ");
+    /* three lines at once are one message */
+    type(&t, "\033[200~What is\r17 + 25?\rThanks.\n\033[201~");
+    wait_for(&t, "Thanks.");
+    type(&t, "\r");
+    wait_for(&t, " tok · ");
+    wait_for(&t, "> ");
+    /* Ctrl-C drops a line, then warns, then leaves */
+    type(&t, "never sent\003");
+    wait_for(&t, "> ");
+    type(&t, "\003");
+    wait_for(&t, "Ctrl-C again leaves");
+    wait_for(&t, "> ");
+    type(&t, ":hepl\r");
+    wait_for(&t, "did you mean :help?");
+    wait_for(&t, "> ");
+    type(&t, "\003");
+    wait_for(&t, "Ctrl-C again leaves");
+    wait_for(&t, "> ");
+    type(&t, "\003");
+    T_EQ(end(&t), 130);
+
+    struct stat st;
+    T_EQ(stat(history, &st), 0);
+    T_EQ(st.st_mode & 0777, 0600);
+    size_t n;
+    char *lines = slurp(history, &n);
+    T_TRUE(has(lines, "17") && !has(lines, "never"));
+    free(lines);
+
+    /* the next conversation finds the last line with one key; Ctrl-D leaves */
+    start(&t, LIST(variable, "NO_COLOR=1"), LIST("chat", "--no-think", "--temp", "0", "--model", MODEL));
+    wait_for(&t, "> ");
+    type(&t, "\033[A");
+    wait_for(&t, ":hepl");
+    type(&t, "\003");
+    wait_for(&t, "> ");
+    type(&t, "\004");
+    T_EQ(end(&t), 0);
+    T_TRUE(!has(t.seen, "\033[2m"));
+}
+
+T_TEST(ctrl_c_stops_the_answer_and_keeps_the_conversation)
+{
+    T_BEGIN;
+    static terminal t;
+    /* hot sampling without an end: it goes on until it is stopped */
+    start(&t, NULL, LIST("chat", "--no-history", "--no-think", "--temp", "100", "--model", MODEL));
+    wait_for(&t, "> ");
+    type(&t, "Tell me a story.\r");
+    wait_for(&t, "\n");
+    const struct timespec moment = {.tv_nsec = 200000000};
+    nanosleep(&moment, NULL);
+    type(&t, "\003");
+    wait_for(&t, "> ");
+    type(&t, ":reset\r");
+    wait_for(&t, "forgotten");
+    wait_for(&t, "> ");
+    type(&t, ":quit\r");
+    T_EQ(end(&t), 0);
+}
+
+static int make_scratch(void **state)
+{
+    (void)state;
+    snprintf(scratch, sizeof scratch, "/tmp/coli-cli-XXXXXX");
+    return mkdtemp(scratch) ? 0 : -1;
+}
+
+static int remove_scratch(void **state)
+{
+    (void)state;
+    char command[96];
+    snprintf(command, sizeof command, "rm -rf '%s'", scratch);
+    return system(command);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_makes_no_sense_is_refused_with_one_line_and_a_hint),
+        cmocka_unit_test(version_and_help_go_to_stdout),
+        cmocka_unit_test(variables_that_do_nothing_are_named_once),
+        cmocka_unit_test(the_manual_is_complete),
+        cmocka_unit_test(tokenize_jsonl_equals_the_fixture),
+        cmocka_unit_test(tokenize_a_bad_line_stands_in_its_place),
+        cmocka_unit_test(tokenize_text_shows_ids_and_pieces),
+        cmocka_unit_test(render_refusals_are_results),
+        cmocka_unit_test(run_answers_on_stdout_and_the_rest_on_stderr),
+        cmocka_unit_test(run_thinks_on_stderr_and_says_when_nothing_else_came),
+        cmocka_unit_test(the_same_seed_gives_the_same_answer),
+        cmocka_unit_test(piped_chat_answers_line_by_line),
+        cmocka_unit_test(a_reader_that_goes_away_is_no_error_message),
+        cmocka_unit_test(info_tells_what_a_model_is),
+        cmocka_unit_test(convert_verify_and_measure_a_tiny_model),
+        cmocka_unit_test(perplexity_by_topic),
+        cmocka_unit_test(typed_chat),
+        cmocka_unit_test(ctrl_c_stops_the_answer_and_keeps_the_conversation),
+    };
+    return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
+}

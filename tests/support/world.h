@@ -1,0 +1,120 @@
+/* world.h - models for tests: fixtures converted into a scratch directory, and files read back. */
+#ifndef COLI_TEST_WORLD_H
+#define COLI_TEST_WORLD_H
+
+#include <unistd.h>
+
+#include "t.h"
+
+#include "coli/coli.h"
+#include "libcoli/src/base/file.h"
+#include "libcoli/src/math/kernels.h"
+#include "libcoli/src/model/safetensors.h"
+
+/* A directory of this process, removed at exit with the containers made in it. */
+static inline const char *world_scratch(void)
+{
+    static char path[64];
+    if (!*path) {
+        const char *tmp = getenv("TMPDIR");
+        snprintf(path, sizeof path, "%.40s/coli-test-XXXXXX", tmp ? tmp : "/tmp");
+        if (!mkdtemp(path)) abort();
+    }
+    return path;
+}
+
+static inline void world_forget(void) // a group teardown may call it
+{
+    char command[128];
+    snprintf(command, sizeof command, "rm -rf '%s'", world_scratch());
+    if (system(command) != 0) print_error("could not remove %s\n", world_scratch());
+}
+
+static inline int world_teardown(void **state)
+{
+    (void)state;
+    world_forget();
+    return 0;
+}
+
+static inline char *world_path(const char *dir, const char *name) // free()
+{
+    char *path = malloc(strlen(dir) + strlen(name) + 2);
+    sprintf(path, "%s/%s", dir, name);
+    return path;
+}
+
+/* Convert `checkpoint` once per (name, formats); the container's path, to be freed. */
+static inline char *world_container(const char *checkpoint, const char *name, const char *experts,
+                                    const char *trunk)
+{
+    char dir[256];
+    snprintf(dir, sizeof dir, "%s/%s-%s-%s", world_scratch(), name, experts, trunk);
+    if (access(dir, F_OK) != 0) {
+        const coli_convert_opts opts = {
+            .struct_size = sizeof opts, .experts = experts, .trunk = trunk};
+        T_OK(coli_convert(checkpoint, dir, &opts));
+    }
+    return strdup(dir);
+}
+
+static inline coli_model *world_open(const char *dir, uint32_t n_threads, const char *isa)
+{
+    coli_model *m;
+    const coli_model_opts opts = {.struct_size = sizeof opts, .n_threads = n_threads, .isa = isa};
+    T_OK(coli_model_open(dir, &opts, &m));
+    return m;
+}
+
+static inline coli_session *world_session(coli_model *m, uint32_t n_ctx, uint32_t n_chunk)
+{
+    coli_session *s;
+    const coli_session_opts opts = {.struct_size = sizeof opts, .n_ctx = n_ctx, .n_chunk = n_chunk};
+    T_OK(coli_session_create(m, &opts, &s));
+    return s;
+}
+
+/* Every ISA that this machine can run, NULL-ended. */
+static inline const char *const *world_isas(void)
+{
+    static const char *isas[4];
+    if (!isas[0]) {
+        static const char *const all[] = {"scalar", "avx2", "avx512"};
+        const coli__kernels *k;
+        size_t n = 0;
+        for (size_t i = 0; i < 3; i++)
+            if (coli__kernels_get(all[i], &k) == COLI_OK) isas[n++] = all[i];
+    }
+    return isas;
+}
+
+static inline const coli__st_tensor *world_tensor(const coli__st *st, const char *fmt,
+                                                  const char *a, const char *b)
+{
+    char name[128];
+    snprintf(name, sizeof name, fmt, a, b);
+    const coli__st_tensor *t = coli__st_find(st, name);
+    if (!t) {
+        print_error("the fixture lacks %s\n", name);
+        fail();
+    }
+    return t;
+}
+
+/* A whole tensor, malloc'd. */
+static inline float *world_f32(const coli__st_tensor *t)
+{
+    float *out = malloc((size_t)t->n_elem * sizeof *out + 1);
+    T_OK(coli__st_to_f32(t, 0, t->n_elem, out));
+    return out;
+}
+
+static inline int32_t *world_i32(const coli__st_tensor *t)
+{
+    T_EQ(t->dtype, COLI_DT_I32);
+    int32_t *out = malloc((size_t)t->n_bytes + 1);
+    memcpy(out, t->data, (size_t)t->n_bytes);
+    return out;
+}
+
+#endif

@@ -1,0 +1,293 @@
+/* session_test.c - a session's rules: what is refused leaves it as it was; going back works exactly
+ * while it may; nothing is allocated per token; the pool is asked no more often than promised. */
+#include <pthread.h>
+
+#include "world.h"
+
+#include "libcoli/src/run/session.h"
+
+static coli_model *model;
+
+static int open_model(void **state)
+{
+    (void)state;
+    model = world_open(TEST_MODELS "/hummingbird", 2, NULL);
+    return 0;
+}
+
+static int close_model(void **state)
+{
+    (void)state;
+    coli_model_close(model);
+    return 0;
+}
+
+static const int32_t some_ids[] = {1, 50, 300, 7, 1000, 20, 3, 2222, 15, 99, 100, 101};
+enum { N_SOME = sizeof some_ids / sizeof some_ids[0] };
+
+static float *copy_logits(const coli_session *s)
+{
+    const size_t n = model->shape.n_vocab * sizeof(float);
+    return memcpy(malloc(n), coli_session_logits(s), n);
+}
+
+T_TEST(refusals_feed_nothing)
+{
+    T_BEGIN;
+    coli_session *s = world_session(model, 16, 4);
+    T_TRUE(coli_session_logits(s) == NULL);
+    T_FAILS(coli_session_feed(s, some_ids, 0), COLI_E_INVALID, "no tokens");
+    T_OK(coli_session_feed(s, some_ids, 10));
+    float *before = copy_logits(s);
+    T_FAILS(coli_session_feed(s, some_ids, 7), COLI_E_LIMIT,
+            "7 tokens after 10 do not fit a context of 16");
+    const int32_t bad[] = {1, 2, (int32_t)model->shape.n_vocab}, negative[] = {-1};
+    T_FAILS(coli_session_feed(s, bad, 3), COLI_E_INVALID, "token 2");
+    T_FAILS(coli_session_feed(s, negative, 1), COLI_E_INVALID, "id -1");
+    T_EQ(coli_session_pos(s), 10);
+    T_MEM(coli_session_logits(s), before, model->shape.n_vocab * sizeof(float));
+    free(before);
+    T_OK(coli_session_feed(s, some_ids, 6)); // exactly full
+    T_EQ(coli_session_pos(s), 16);
+    coli_session_destroy(s);
+}
+
+T_TEST(options_are_checked)
+{
+    T_BEGIN;
+    coli_session *s;
+    coli_session_opts o = {.struct_size = sizeof o, .n_ctx = 5000};
+    T_FAILS(coli_session_create(model, &o, &s), COLI_E_INVALID, "at most 4096");
+    T_TRUE(s == NULL);
+    o = (coli_session_opts){.struct_size = 2};
+    T_FAILS(coli_session_create(model, &o, &s), COLI_E_INVALID, "struct_size");
+    struct {
+        coli_session_opts o;
+        uint32_t newer;
+    } grown = {{.struct_size = sizeof grown, .n_ctx = 8}, 0};
+    T_OK(coli_session_create(model, &grown.o, &s)); // a newer caller that asks for nothing new
+    coli_session_destroy(s);
+    grown.newer = 1;
+    T_FAILS(coli_session_create(model, &grown.o, &s), COLI_E_UNSUPPORTED, "does not know");
+    coli_model *m;
+    const coli_model_opts isa = {.struct_size = sizeof isa, .isa = "sse9"};
+    T_FAILS(coli_model_open(TEST_MODELS "/hummingbird", &isa, &m), COLI_E_INVALID, "avx2");
+    T_FAILS(coli_model_open("/nonexistent", NULL, &m), COLI_E_NOTFOUND, "/nonexistent");
+}
+
+T_TEST(restore_is_exact)
+{
+    T_BEGIN;
+    coli_session *s = world_session(model, 64, 512);
+    T_OK(coli_session_feed(s, some_ids, 5));
+    coli_snapshot *snap;
+    T_OK(coli_session_snapshot(s, &snap));
+    float *at5 = copy_logits(s);
+    T_OK(coli_session_feed(s, some_ids + 5, N_SOME - 5));
+    float *at_end = copy_logits(s);
+
+    T_OK(coli_session_restore(s, snap));
+    T_EQ(coli_session_pos(s), 5);
+    T_MEM(coli_session_logits(s), at5, model->shape.n_vocab * sizeof(float));
+    T_OK(coli_session_feed(s, some_ids + 5, N_SOME - 5));
+    T_MEM(coli_session_logits(s), at_end, model->shape.n_vocab * sizeof(float));
+
+    coli_session_reset(s); // the same tokens again make the snapshot valid again
+    T_FAILS(coli_session_restore(s, snap), COLI_E_INVALID, "other tokens");
+    T_OK(coli_session_feed(s, some_ids + 1, 6));
+    T_FAILS(coli_session_restore(s, snap), COLI_E_INVALID, "other tokens");
+    coli_session_reset(s);
+    T_OK(coli_session_feed(s, some_ids, 6));
+    T_OK(coli_session_restore(s, snap));
+    T_OK(coli_session_feed(s, some_ids + 5, N_SOME - 5));
+    T_MEM(coli_session_logits(s), at_end, model->shape.n_vocab * sizeof(float));
+
+    free(at5);
+    free(at_end);
+    coli_session_destroy(s);
+    coli_snapshot_destroy(snap); // outlives its session
+}
+
+static bool ignore_piece(void *user, const coli_piece *piece)
+{
+    *(uint32_t *)user += (uint32_t)piece->n_bytes;
+    return true;
+}
+
+T_TEST(no_allocation_per_token)
+{
+    T_BEGIN;
+    coli_session *s = world_session(model, 256, 64);
+    T_OK(coli_session_feed(s, some_ids, N_SOME));
+    const coli_sampling sampling = {.struct_size = sizeof sampling,
+                                    .temperature = 1,
+                                    .top_k = 40,
+                                    .top_p = 0.9f,
+                                    .min_p = 0.01f,
+                                    .repetition_penalty = 1.1f,
+                                    .seed = 3};
+    const coli_generate_opts o = {
+        .struct_size = sizeof o, .max_tokens = 100, .sampling = &sampling, .no_stop_tokens = true};
+    coli_result r = {.struct_size = sizeof r};
+    uint32_t n_bytes = 0;
+    const uint64_t before = coli__alloc_count();
+    T_OK(coli_generate(s, &o, ignore_piece, &n_bytes, &r));
+    T_EQ(coli__alloc_count(), before);
+    T_EQ(r.n_generated, 100);
+    T_EQ(r.stop, COLI_STOP_LENGTH);
+    const uint64_t before_feed = coli__alloc_count();
+    T_OK(coli_session_feed(s, some_ids, N_SOME)); // nor in prefill
+    T_EQ(coli__alloc_count(), before_feed);
+    coli_session_destroy(s);
+}
+
+/* Per layer: project, heads, finish, and the two of the MoE; one more for the head.  Many rows add
+ * the norm, and in attention layers the keys. */
+T_TEST(synchronisations)
+{
+    T_BEGIN;
+    enum { N_LAYER = 8, N_ATTENTION = 2, N_ROWS = 40 };
+    coli_session *s = world_session(model, 256, 64);
+    T_OK(coli_session_feed(s, some_ids, 1));
+    uint64_t before = coli__pool_n_sync(model->pool);
+    T_OK(coli_session_feed(s, some_ids, 1));
+    T_EQ(coli__pool_n_sync(model->pool) - before, N_LAYER * (3 + 2) + 1);
+
+    int32_t ids[N_ROWS];
+    for (int i = 0; i < N_ROWS; i++) ids[i] = some_ids[i % N_SOME];
+    before = coli__pool_n_sync(model->pool);
+    T_OK(coli_session_feed(s, ids, N_ROWS));
+    T_EQ(coli__pool_n_sync(model->pool) - before, N_LAYER * (4 + 2) + N_ATTENTION + 1);
+    coli_session_destroy(s);
+}
+
+T_TEST(context_end)
+{
+    T_BEGIN;
+    coli_session *s = world_session(model, 20, 64);
+    T_OK(coli_session_feed(s, some_ids, N_SOME));
+    const coli_generate_opts o = {.struct_size = sizeof o, .no_stop_tokens = true};
+    coli_result r = {.struct_size = sizeof r};
+    T_OK(coli_generate(s, &o, NULL, NULL, &r));
+    T_EQ(r.stop, COLI_STOP_CONTEXT);
+    T_EQ(coli_session_pos(s), 20);
+    T_EQ(r.n_generated, 20 - N_SOME + 1); // the last one is made but has no room to be fed
+    coli_session_destroy(s);
+}
+
+static bool cancel_at_5(void *user, const coli_piece *piece)
+{
+    (void)piece;
+    coli_session *s = user;
+    if (coli_session_pos(s) == N_SOME + 5) coli_session_cancel(s);
+    return true;
+}
+
+T_TEST(cancel)
+{
+    T_BEGIN;
+    coli_session *s = world_session(model, 256, 64);
+    T_OK(coli_session_feed(s, some_ids, N_SOME));
+    const coli_generate_opts o = {.struct_size = sizeof o, .no_stop_tokens = true};
+    coli_result r = {.struct_size = sizeof r};
+    T_OK(coli_generate(s, &o, cancel_at_5, s, &r));
+    T_EQ(r.stop, COLI_STOP_CANCELLED);
+    T_EQ(r.n_generated, 6);
+    T_OK(coli_session_feed(s, some_ids, 1)); // a later call starts afresh
+    coli_session_destroy(s);
+}
+
+T_TEST(sampling_is_reproducible)
+{
+    T_BEGIN;
+    coli_sampling sampling;
+    coli_sampling_default(model, &sampling);
+    sampling.temperature = 1.5f;
+    int32_t first[40], again[40], other[40];
+    int32_t *const runs[] = {first, again, other};
+    for (int i = 0; i < 3; i++) {
+        coli_session *s = world_session(model, 256, 64);
+        T_OK(coli_session_feed(s, some_ids, N_SOME));
+        coli_session_seed(s, i == 2 ? 8 : 7);
+        for (int t = 0; t < 40; t++) {
+            T_OK(coli_session_sample(s, &sampling, &runs[i][t]));
+            T_OK(coli_session_feed(s, &runs[i][t], 1));
+        }
+        coli_session_destroy(s);
+    }
+    T_MEM(first, again, sizeof first);
+    T_TRUE(memcmp(first, other, sizeof first) != 0);
+    sampling.top_p = 2;
+    coli_session *s = world_session(model, 256, 64);
+    T_FAILS(coli_session_sample(s, &sampling, first), COLI_E_INVALID, "top_p");
+    sampling.top_p = 1;
+    T_FAILS(coli_session_sample(s, &sampling, first), COLI_E_INVALID, "no logits");
+    coli_session_destroy(s);
+}
+
+/* Two sessions of one model on two threads: each gets what it gets alone. */
+static void *run_alone(void *arg)
+{
+    coli_session *s = arg;
+    for (int i = 0; i < N_SOME; i++)
+        if (coli_session_feed(s, some_ids + i, 1) != COLI_OK) return NULL;
+    return s;
+}
+
+T_TEST(sessions_take_turns)
+{
+    T_BEGIN;
+    coli_session *a = world_session(model, 64, 64), *b = world_session(model, 64, 64);
+    pthread_t thread;
+    void *result;
+    T_EQ(pthread_create(&thread, NULL, run_alone, a), 0);
+    T_TRUE(run_alone(b) == b);
+    T_EQ(pthread_join(thread, &result), 0);
+    T_TRUE(result == a);
+    T_MEM(coli_session_logits(a), coli_session_logits(b), model->shape.n_vocab * sizeof(float));
+    coli_session_destroy(a);
+    coli_session_destroy(b);
+}
+
+/* Fail the first, second, ... allocation of open and create: a status, a message, nothing leaked.
+ */
+T_TEST(every_allocation_may_fail)
+{
+    T_BEGIN;
+    uint64_t n = 1;
+    for (coli_status status = COLI_E_NOMEM; status != COLI_OK; n += n / 64 + 1) {
+        coli_model *m = NULL;
+        coli_session *s = NULL;
+        coli_chat *c = NULL;
+        coli__alloc_fail_at(n);
+        status = coli_model_open(TEST_MODELS "/hummingbird", NULL, &m);
+        if (status == COLI_OK) status = coli_session_create(m, NULL, &s);
+        if (status == COLI_OK) status = coli_chat_create(s, NULL, &c);
+        coli__alloc_fail_at(0);
+        if (status != COLI_OK) {
+            T_EQ(status, COLI_E_NOMEM);
+            T_TRUE(strlen(coli_error_message()) > 0);
+        }
+        coli_chat_destroy(c);
+        coli_session_destroy(s);
+        coli_model_close(m);
+    }
+    T_TRUE(n > 20);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(refusals_feed_nothing),
+        cmocka_unit_test(options_are_checked),
+        cmocka_unit_test(restore_is_exact),
+        cmocka_unit_test(no_allocation_per_token),
+        cmocka_unit_test(synchronisations),
+        cmocka_unit_test(context_end),
+        cmocka_unit_test(cancel),
+        cmocka_unit_test(sampling_is_reproducible),
+        cmocka_unit_test(sessions_take_turns),
+        cmocka_unit_test(every_allocation_may_fail),
+    };
+    return cmocka_run_group_tests(tests, open_model, close_model);
+}
