@@ -1,4 +1,7 @@
 # Tests of the programs.
 coli_test(cli_test golden)
-target_link_libraries(cli_test PRIVATE util)
-add_dependencies(cli_test coli_cli qwen36)
+coli_test(chat_terminal golden)
+target_link_libraries(chat_terminal PRIVATE util) # forkpty
+foreach(name IN ITEMS cli_test chat_terminal)
+    add_dependencies(${name} coli_cli qwen36)
+endforeach()

@@ -14,3 +14,5 @@ target_compile_definitions(tokenizer_golden PRIVATE
     TEST_QWEN36_TOKENIZER="${text_dir}/tokenizer.json")
 add_dependencies(tokenizer_golden text_fixtures)
 coli_test(chat_golden golden)
+coli_test(split_test unit)
+coli_test(tokenizer_test unit)

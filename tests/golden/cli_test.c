@@ -1,159 +1,11 @@
 /* cli_test.c - the programs as a person or a script meets them: arguments in, text and exit code out.
- *
- * Each case starts a program of build/bin with an environment of its own and compares what comes out.
- * The interactive chat runs on a pseudo-terminal.  The shipped model is the model. */
-#include <errno.h>
-#include <fcntl.h>
+ * The model is the shipped one. */
 #include <jansson.h>
-#include <poll.h>
-#include <pty.h>
-#include <signal.h>
-#include <stdbool.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
 
-#include "t.h"
+#include "programs.h"
 
-#define MODEL TEST_MODELS "/hummingbird"
-#define DOC   TEST_MODELS "/../docs/cli.md"
-#define TINY  TEST_FIXTURES "/qwen36-tiny-a"
-
-enum { MAX_ARG = 24, MAX_ENV = 12, TIMEOUT_S = 120 };
-
-static char scratch[64]; // a directory of this run
-
-/* ---- starting programs --------------------------------------------------------------------- */
-
-typedef struct outcome {
-    int code;        // exit code, or 256 + the signal
-    char *out, *err; // NUL-terminated
-    size_t n_out, n_err;
-} outcome;
-
-static void forget(outcome *o)
-{
-    free(o->out);
-    free(o->err);
-    *o = (outcome){0};
-}
-
-static char *slurp(const char *path, size_t *n)
-{
-    FILE *file = fopen(path, "rb");
-    assert_non_null(file);
-    assert_int_equal(fseek(file, 0, SEEK_END), 0);
-    *n = (size_t)ftell(file);
-    rewind(file);
-    char *text = calloc(*n + 1, 1);
-    assert_non_null(text);
-    assert_int_equal(fread(text, 1, *n, file), *n);
-    fclose(file);
-    return text;
-}
-
-static const char *scratch_path(const char *name)
-{
-    static char paths[8][128];
-    static int next;
-    char *path = paths[next++ % 8];
-    snprintf(path, sizeof paths[0], "%s/%s", scratch, name);
-    return path;
-}
-
-/* In the child: the program with arguments and an environment that holds nothing but `env`. */
-static void become(const char *program, const char *const *args, const char *const *env)
-{
-    char path[512], home[128], *argv[MAX_ARG + 2] = {path}, *envp[MAX_ENV + 6];
-    snprintf(path, sizeof path, "%s/%s", TEST_BIN, program);
-    snprintf(home, sizeof home, "HOME=%s", scratch);
-    for (int i = 0; i < MAX_ARG && args[i]; i++) argv[i + 1] = (char *)(uintptr_t)args[i];
-    int n = 0;
-    envp[n++] = home;
-    envp[n++] = (char *)(uintptr_t) "TERM=xterm";
-    for (int i = 0; env && env[i] && i < MAX_ENV; i++) envp[n++] = (char *)(uintptr_t)env[i];
-    static const char *const passed[] = {"ASAN_OPTIONS", "UBSAN_OPTIONS", "TSAN_OPTIONS"};
-    for (int i = 0; i < 3; i++) { // sanitizers are told apart by these
-        const char *value = getenv(passed[i]);
-        static char text[3][256];
-        if (value) envp[n++] = (snprintf(text[i], sizeof text[i], "%s=%s", passed[i], value), text[i]);
-    }
-    envp[n] = NULL;
-    execve(path, argv, envp);
-    fprintf(stderr, "%s: %s\n", path, strerror(errno));
-    _exit(127);
-}
-
-static int exit_code(pid_t pid)
-{
-    int status = 0;
-    assert_int_equal(waitpid(pid, &status, 0), pid);
-    return WIFSIGNALED(status) ? 256 + WTERMSIG(status) : WEXITSTATUS(status);
-}
-
-static void open_as(int fd, const char *path, int flags)
-{
-    const int file = open(path, flags, 0600);
-    if (file < 0 || dup2(file, fd) != fd) _exit(126);
-    close(file);
-}
-
-static outcome run_with(const char *program, const char *input, size_t n_input, const char *const *env,
-                        const char *const *args)
-{
-    const char *in = scratch_path("in"), *out = scratch_path("out"), *err = scratch_path("err");
-    FILE *file = fopen(in, "wb");
-    assert_non_null(file);
-    assert_int_equal(fwrite(input, 1, n_input, file), n_input);
-    assert_int_equal(fclose(file), 0);
-    const pid_t pid = fork();
-    if (pid == 0) {
-        alarm(TIMEOUT_S);
-        open_as(0, in, O_RDONLY);
-        open_as(1, out, O_WRONLY | O_CREAT | O_TRUNC);
-        open_as(2, err, O_WRONLY | O_CREAT | O_TRUNC);
-        become(program, args, env);
-    }
-    outcome o = {.code = exit_code(pid)};
-    o.out = slurp(out, &o.n_out);
-    o.err = slurp(err, &o.n_err);
-    return o;
-}
-
-#define LIST(...) (const char *const[]){__VA_ARGS__, NULL}
-#define RUN(program, input, ...) run_with(program, input, strlen(input), NULL, LIST(__VA_ARGS__))
-
-static void show(const outcome *o)
-{
-    print_error("exit code %d\n--- stdout\n%s\n--- stderr\n%s\n", o->code, o->out, o->err);
-}
-
-#define EXPECT(o, condition)                                                                       \
-    do {                                                                                           \
-        if (!(condition)) {                                                                        \
-            print_error("not true: %s\n", #condition);                                             \
-            show(&(o));                                                                            \
-            _fail(__FILE__, __LINE__);                                                             \
-        }                                                                                          \
-    } while (0)
-
-static bool has(const char *text, const char *part) { return strstr(text, part) != NULL; }
-
-/* `N tok · T tok/s · prefill P tok · TTFT S s`, the only such line; *prefill gets P. */
-static bool has_footer(const char *text, unsigned *prefill)
-{
-    const char *at = strstr(text, " tok · ");
-    if (!at) return false;
-    while (at > text && at[-1] != '\n' && at[-1] != 'm') at--;
-    unsigned n, p;
-    double speed, ttft;
-    char end[8] = "";
-    const bool ok = sscanf(at, "%u tok · %lf tok/s · prefill %u tok · TTFT %lf %7[s]", &n, &speed, &p, &ttft,
-                           end) == 5;
-    if (ok && prefill) *prefill = p;
-    return ok;
-}
+#define DOC  TEST_MODELS "/../docs/cli.md"
+#define TINY TEST_FIXTURES "/qwen36-tiny-a"
 
 /* ---- arguments ----------------------------------------------------------------------------- */
 
@@ -286,7 +138,7 @@ static const char *next_name(const char *text, const char *first, const char *re
 /* docs/cli.md has `name` in code marks, alone or in front of its argument. */
 static bool documented(const char *doc, const char *name)
 {
-    char quoted[80];
+    char quoted[96];
     snprintf(quoted, sizeof quoted, "`%s`", name);
     if (has(doc, quoted)) return true;
     snprintf(quoted, sizeof quoted, "`%s ", name);
@@ -448,16 +300,18 @@ T_TEST(run_answers_on_stdout_and_the_rest_on_stderr)
     forget(&o);
 }
 
+/* Very hot, the model babbles where it should think, and does not find the end in a few tokens. */
+#define BABBLE "--temp", "100", "--top-k", "0", "--top-p", "1", "--seed", "1"
+
 T_TEST(run_thinks_on_stderr_and_says_when_nothing_else_came)
 {
     T_BEGIN;
     outcome o = RUN("coli", "", "run", "--temp", "0", "--model", MODEL, "What is 17 + 25?");
     EXPECT(o, o.code == 0 && has(o.out, "42") && !has(o.out, "think>") && o.out[0] != '\n');
-    EXPECT(o, has_footer(o.err, NULL) && o.err[0] != ' ' && strchr(o.err, '\n') + 1 < strstr(o.err, " tok · "));
     forget(&o);
-    o = RUN("coli", "", "run", "--temp", "0", "-n", "2", "--model", MODEL, "What is 17 + 25?");
-    EXPECT(o, o.code == 1 && o.n_out == 0);
-    EXPECT(o, has(o.err, "thinking took all 2 tokens: there is no answer\nhint: a larger -n"));
+    o = RUN("coli", "", "run", BABBLE, "-n", "20", "--model", MODEL, "What is 17 + 25?");
+    EXPECT(o, o.code == 1 && o.n_out == 0 && has_footer(o.err, NULL) && o.n_err > 150);
+    EXPECT(o, has(o.err, "thinking took all 20 tokens: there is no answer\nhint: a larger -n"));
     forget(&o);
     o = RUN("coli", "", "run", "--temp", "0", "-n", "2", "--no-think", "--model", MODEL, "What is 17 + 25?");
     EXPECT(o, o.code == 0 && o.n_out > 0 && has(o.err, "2 tok · ") && has(o.err, "stopped after 2 tokens"));
@@ -489,7 +343,7 @@ T_TEST(piped_chat_answers_line_by_line)
     EXPECT(o, o.code == 0 && has(o.out, "Paris") && has(o.out, "42") && !has(o.out, "> ") && !has(o.out, "\033"));
     EXPECT(o, has(o.err, "hummingbird · 22.2 M parameters"));
     /* the second turn computes what is new, not the conversation */
-    unsigned first, second;
+    unsigned first = 0, second = 0;
     EXPECT(o, has_footer(o.err, &first));
     EXPECT(o, has_footer(strstr(o.err, "TTFT") + 5, &second));
     EXPECT(o, second < first + 16);
@@ -649,157 +503,6 @@ T_TEST(perplexity_by_topic)
     forget(&o);
 }
 
-/* ---- on a terminal ------------------------------------------------------------------------- */
-
-typedef struct terminal {
-    int fd;
-    pid_t pid;
-    char seen[1 << 16];
-    size_t n_seen, n_taken; // what wait_for has already gone past
-} terminal;
-
-static void start(terminal *t, const char *const *env, const char *const *args)
-{
-    *t = (terminal){0};
-    struct winsize size = {.ws_row = 24, .ws_col = 80};
-    t->pid = forkpty(&t->fd, NULL, NULL, &size);
-    if (t->pid == 0) {
-        alarm(TIMEOUT_S);
-        become("coli", args, env);
-    }
-    T_GE(t->pid, 0);
-}
-
-/* Read until the terminal has shown `text` (after what was waited for before). */
-static void wait_for(terminal *t, const char *text)
-{
-    for (;;) {
-        const char *at = strstr(t->seen + t->n_taken, text);
-        if (at) {
-            t->n_taken = (size_t)(at - t->seen) + strlen(text);
-            return;
-        }
-        struct pollfd p = {.fd = t->fd, .events = POLLIN};
-        const int ready = poll(&p, 1, 1000 * TIMEOUT_S);
-        const ssize_t n = ready > 0 ? read(t->fd, t->seen + t->n_seen, sizeof t->seen - 1 - t->n_seen) : -1;
-        if (n <= 0) {
-            print_error("the terminal never showed \"%s\"; it showed\n%s\n", text, t->seen);
-            kill(t->pid, SIGKILL);
-            _fail(__FILE__, __LINE__);
-            return;
-        }
-        t->n_seen += (size_t)n;
-    }
-}
-
-static void type(terminal *t, const char *keys)
-{
-    T_EQ(write(t->fd, keys, strlen(keys)), strlen(keys));
-}
-
-static int end(terminal *t)
-{
-    for (;;) { // a child that cannot write cannot end
-        const ssize_t n = read(t->fd, t->seen + t->n_seen, sizeof t->seen - 1 - t->n_seen);
-        if (n <= 0) break;
-        t->n_seen += (size_t)n;
-    }
-    close(t->fd);
-    return exit_code(t->pid);
-}
-
-T_TEST(typed_chat)
-{
-    T_BEGIN;
-    static terminal t;
-    char variable[128], history[128];
-    snprintf(variable, sizeof variable, "XDG_STATE_HOME=%s/state", scratch);
-    snprintf(history, sizeof history, "%s/state/coli/history", scratch);
-    start(&t, LIST(variable), LIST("chat", "--temp", "0", "--model", MODEL));
-    wait_for(&t, "hummingbird · ");
-    wait_for(&t, "\033[?2004h");
-    wait_for(&t, "> ");
-    type(&t, "What is 17 + 25?\r");
-    wait_for(&t, "\033[2m"); // thinking, dimmed
-    wait_for(&t, "\033[0m");
-    wait_for(&t, "42");
-    wait_for(&t, " tok · ");
-    wait_for(&t, "> ");
-    /* three lines at once are one message */
-    type(&t, "\033[200~What is\r17 + 25?\rThanks.\n\033[201~");
-    wait_for(&t, "Thanks.");
-    type(&t, "\r");
-    wait_for(&t, " tok · ");
-    wait_for(&t, "> ");
-    /* Ctrl-C drops a line, then warns, then leaves */
-    type(&t, "never sent\003");
-    wait_for(&t, "> ");
-    type(&t, "\003");
-    wait_for(&t, "Ctrl-C again leaves");
-    wait_for(&t, "> ");
-    type(&t, ":hepl\r");
-    wait_for(&t, "did you mean :help?");
-    wait_for(&t, "> ");
-    type(&t, "\003");
-    wait_for(&t, "Ctrl-C again leaves");
-    wait_for(&t, "> ");
-    type(&t, "\003");
-    T_EQ(end(&t), 130);
-
-    struct stat st;
-    T_EQ(stat(history, &st), 0);
-    T_EQ(st.st_mode & 0777, 0600);
-    size_t n;
-    char *lines = slurp(history, &n);
-    T_TRUE(has(lines, "17") && !has(lines, "never"));
-    free(lines);
-
-    /* the next conversation finds the last line with one key; Ctrl-D leaves */
-    start(&t, LIST(variable, "NO_COLOR=1"), LIST("chat", "--no-think", "--temp", "0", "--model", MODEL));
-    wait_for(&t, "> ");
-    type(&t, "\033[A");
-    wait_for(&t, ":hepl");
-    type(&t, "\003");
-    wait_for(&t, "> ");
-    type(&t, "\004");
-    T_EQ(end(&t), 0);
-    T_TRUE(!has(t.seen, "\033[2m"));
-}
-
-T_TEST(ctrl_c_stops_the_answer_and_keeps_the_conversation)
-{
-    T_BEGIN;
-    static terminal t;
-    /* hot sampling without an end: it goes on until it is stopped */
-    start(&t, NULL, LIST("chat", "--no-history", "--no-think", "--temp", "100", "--model", MODEL));
-    wait_for(&t, "> ");
-    type(&t, "Tell me a story.\r");
-    wait_for(&t, "\n");
-    const struct timespec moment = {.tv_nsec = 200000000};
-    nanosleep(&moment, NULL);
-    type(&t, "\003");
-    wait_for(&t, "> ");
-    type(&t, ":reset\r");
-    wait_for(&t, "forgotten");
-    wait_for(&t, "> ");
-    type(&t, ":quit\r");
-    T_EQ(end(&t), 0);
-}
-
-static int make_scratch(void **state)
-{
-    (void)state;
-    snprintf(scratch, sizeof scratch, "/tmp/coli-cli-XXXXXX");
-    return mkdtemp(scratch) ? 0 : -1;
-}
-
-static int remove_scratch(void **state)
-{
-    (void)state;
-    char command[96];
-    snprintf(command, sizeof command, "rm -rf '%s'", scratch);
-    return system(command);
-}
 
 int main(void)
 {
@@ -820,8 +523,6 @@ int main(void)
         cmocka_unit_test(info_tells_what_a_model_is),
         cmocka_unit_test(convert_verify_and_measure_a_tiny_model),
         cmocka_unit_test(perplexity_by_topic),
-        cmocka_unit_test(typed_chat),
-        cmocka_unit_test(ctrl_c_stops_the_answer_and_keeps_the_conversation),
     };
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
 }

@@ -48,8 +48,9 @@ separate_arguments(pc UNIX_COMMAND "${out}")
 run(${CC} ${flags} ${WORK}/src/hello.c -o ${WORK}/hello_pc ${pc})
 check(${WORK}/hello_pc)
 
-# The installed programs find the installed library and model by themselves.
-run("${prefix}/bin/coli" --version)
-if(NOT out MATCHES "${VERSION}")
-    message(FATAL_ERROR "bin/coli --version printed \"${out}\", expected ${VERSION}")
+# The installed program finds the installed library and the installed model by itself.
+run(${CMAKE_COMMAND} -E env --unset=COLI_MODEL --unset=LD_LIBRARY_PATH "${prefix}/bin/coli"
+    run --no-think --temp 0 "What is 17 + 25?")
+if(NOT out MATCHES "42")
+    message(FATAL_ERROR "the installed coli answered \"${out}\", which has no 42")
 endif()

@@ -8,7 +8,7 @@
 #       rounding to integers, fma, ldexp and the like are exact everywhere.
 #   (4) #ifdef _WIN32 only in libcoli/src/base (and in the public headers, for the export marks).
 #   (5) Fixtures stay small: no file of the tree over 30 MB, tests/fixtures as a whole neither.
-#   (6) Every relative link in the documentation leads to a file.
+#   (6) Every relative link in the documentation, and every docs/ page that anything names, is there.
 set -uo pipefail
 source=$1 library=$2 objects=$3 nm=$4
 
@@ -38,6 +38,10 @@ links() {
         grep -oE '\]\([^)#:]+[)#]' "$page" | sed -E 's/^\]\(//; s/[)#]$//' | while read -r link; do
             [ -e "$(dirname "$page")/$link" ] || echo "$page: $link"
         done
+    done
+    grep -roE 'docs/[A-Za-z0-9_/-]+\.md' ./*.md docs libcoli engines apps tests scripts cmake |
+        sort -u | while IFS=: read -r page link; do
+        [ -e "$link" ] || echo "$page: $link"
     done
 }
 

@@ -31,6 +31,22 @@ static int32_t dot_i8(const int8_t *q, const int8_t *w, uint32_t n)
     return s;
 }
 
+/* Codes of row r of a panel in one group as integers. */
+static void unpack_row(coli__wfmt fmt, const uint8_t *codes, uint32_t r, int8_t *w)
+{
+    codes += 4 * r;
+    if (fmt.type == COLI_W_I8) {
+        for (uint32_t c = 0; c < fmt.group; c += 4, codes += 64)
+            for (uint32_t j = 0; j < 4; j++) w[c + j] = (int8_t)(codes[j] - 128);
+        return;
+    }
+    for (uint32_t c = 0; c < fmt.group; c += 8, codes += 64)
+        for (uint32_t j = 0; j < 4; j++) {
+            w[c + j] = (int8_t)((codes[j] & 15) - 8);
+            w[c + j + 4] = (int8_t)((codes[j] >> 4) - 8);
+        }
+}
+
 /* Outputs of one panel for activation rows i0..i0+n_row-1 of the call; n_row <= ROW_BLOCK. */
 static void panel_quant(const coli__matmul_args *a, const coli__layout *l, uint32_t panel,
                         uint32_t i0, uint32_t n_row)
@@ -48,8 +64,7 @@ static void panel_quant(const coli__matmul_args *a, const coli__layout *l, uint3
         const uint8_t *group = base + l->first_group + g * l->group_bytes;
         for (uint32_t r = 0; r < n_out; r++) {
             int8_t w[GROUP_MAX];
-            for (uint32_t c = 0; c < fmt.group; c++)
-                w[c] = (int8_t)coli__code_at(fmt, group + l->code_offset, r, c);
+            unpack_row(fmt, group + l->code_offset, r, w);
             const float scale = coli__scale_at(fmt, fmt.per_row ? base : group, r, pow2);
             for (uint32_t i = 0; i < n_row; i++) {
                 const uint64_t at = source_row(a, i0 + i) * l->n_group + g;
@@ -145,10 +160,8 @@ static float softmax_sum(float *x, uint32_t n)
     float max = coli_from_bits(0xFF800000u); // minus infinity
     for (uint32_t i = 0; i < n; i++) max = x[i] > max ? x[i] : max;
     float lane[16] = {0};
-    for (uint32_t i = 0; i < n; i++) {
-        x[i] = coli_exp(x[i] - max);
-        lane[i % 16] = lane[i % 16] + x[i];
-    }
+    for (uint32_t i = 0; i < n; i++) x[i] = coli_exp(x[i] - max);
+    for (uint32_t i = 0; i < n; i++) lane[i % 16] = lane[i % 16] + x[i];
     return coli_lanes_sum(lane);
 }
 
@@ -166,11 +179,10 @@ static void conv_silu(const float *x, const float *w, uint32_t n_tap, uint32_t n
                       float *state, float *y)
 {
     const size_t n = n_channel, n_old = n_tap - 1;
-    for (size_t c = 0; c < n; c++) {
-        float sum = 0.0f;
-        for (size_t t = 0; t < n_old; t++) sum = sum + state[t * n + c] * w[t * n + c];
-        y[c] = coli_silu(sum + x[c] * w[n_old * n + c]);
-    }
+    memset(y, 0, n * sizeof *y);
+    for (size_t t = 0; t < n_old; t++)
+        for (size_t c = 0; c < n; c++) y[c] = y[c] + state[t * n + c] * w[t * n + c];
+    for (size_t c = 0; c < n; c++) y[c] = coli_silu(y[c] + x[c] * w[n_old * n + c]);
     if (n_old == 0) return;
     memmove(state, state + n, (n_old - 1) * n * sizeof *state);
     memcpy(state + (n_old - 1) * n, x, n * sizeof *state);

@@ -1,22 +1,22 @@
 /* chat_template.c - what the chat templates of Qwen3.5 and Qwen3.6 print, written out in C.
  *
  * The templates are programs in Jinja; a model is trained on their exact bytes, and an engine that
- * interprets Jinja would run whatever a model directory brings.  So the two known ones are code here:
+ * interprets Jinja would run whatever a model directory brings.  So the two known ones are code
+ * here:
  *
- *     system     tool preamble, one JSON object per tool, instructions, then the system text; or the
- *                system text alone, also when it is empty; nothing without either
- *     user       <|im_start|>user\n TEXT <|im_end|>\n
- *     assistant  <|im_start|>assistant\n [<think>\n REASONING \n</think>\n\n] TEXT [calls] <|im_end|>\n
- *     tool       consecutive results in one user turn, each within <tool_response>
- *     prompt     <|im_start|>assistant\n<think>\n, closed again when thinking is off
+ *     system     tool preamble, one JSON object per tool, instructions, then the system text; or
+ * the system text alone, also when it is empty; nothing without either user <|im_start|>user\n TEXT
+ * <|im_end|>\n assistant  <|im_start|>assistant\n [<think>\n REASONING \n</think>\n\n] TEXT [calls]
+ * <|im_end|>\n tool       consecutive results in one user turn, each within <tool_response> prompt
+ * <|im_start|>assistant\n<think>\n, closed again when thinking is off
  *
  * The think block of an assistant turn is printed only behind the last query: the last user message
- * that is not itself a tool response in disguise.  3.6 prints all of them with preserve_thinking, and
- * writes tool call values as JSON where 3.5 writes Python (true against True).
+ * that is not itself a tool response in disguise.  3.6 prints all of them with preserve_thinking,
+ * and writes tool call values as JSON where 3.5 writes Python (true against True).
  *
- * What comes from the caller's messages goes through put_plain(), what the template itself says through
- * put(): the spans that keep a person's "<|im_end|>" from becoming a control token are exactly the
- * former, and there is no third way to write.
+ * What comes from the caller's messages goes through put_plain(), what the template itself says
+ * through put(): the spans that keep a person's "<|im_end|>" from becoming a control token are
+ * exactly the former, and there is no third way to write.
  *
  * stable_bytes is the first byte that a later rendering may change.  Only one thing ever changes: a
  * think block printed now because it lies behind the last query, which moves with the next user
@@ -34,9 +34,13 @@ enum { MAX_DEPTH = 128 };
 
 /* ---- parsing: whole numbers of any size ------------------------------------------------------ */
 
-static bool is_digit(char c) { return c >= '0' && c <= '9'; }
+static bool is_digit(char c)
+{
+    return c >= '0' && c <= '9';
+}
 
-/* A whole number that 64 bits cannot hold.  n_bytes of token, of the characters a number can have. */
+/* A whole number that 64 bits cannot hold.  n_bytes of token, of the characters a number can have.
+ */
 static bool is_big(const char *token, size_t n_bytes)
 {
     const bool negative = token[0] == '-';
@@ -45,7 +49,8 @@ static bool is_big(const char *token, size_t n_bytes)
     for (size_t i = 0; i < n; i++)
         if (!is_digit(digits[i])) return false;
     if (n < 19 || digits[0] == '0') return false; // a leading zero is for the parser to refuse
-    return n > 19 || memcmp(digits, negative ? "9223372036854775808" : "9223372036854775807", 19) > 0;
+    return n > 19 ||
+           memcmp(digits, negative ? "9223372036854775808" : "9223372036854775807", 19) > 0;
 }
 
 /* Copy a string token with its quotes; *at stands on the first and ends behind the last. */
@@ -62,7 +67,8 @@ static coli_status copy_string(const char *what, const char *text, size_t n_byte
 }
 
 /* The text with each big number N as the string "\u0000N", after counting the depth. */
-static coli_status keep_big_numbers(const char *what, const char *text, size_t n_bytes, coli__buf *out)
+static coli_status keep_big_numbers(const char *what, const char *text, size_t n_bytes,
+                                    coli__buf *out)
 {
     int depth = 0;
     for (size_t at = 0; at < n_bytes;) {
@@ -170,7 +176,10 @@ static size_t find(view v, const char *tag, bool last)
     return found;
 }
 
-static view from(view v, size_t at) { return (view){v.data + at, v.n_bytes - at}; }
+static view from(view v, size_t at)
+{
+    return (view){v.data + at, v.n_bytes - at};
+}
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
@@ -185,7 +194,10 @@ typedef struct renderer {
 } renderer;
 
 /* The template's own words. */
-static coli_status put(renderer *r, const char *text) { return coli__buf_str(&r->out->text, text); }
+static coli_status put(renderer *r, const char *text)
+{
+    return coli__buf_str(&r->out->text, text);
+}
 
 /* Declare plain what was written since `begin`. */
 static coli_status mark_plain(renderer *r, size_t begin)
@@ -216,8 +228,8 @@ static coli_status put_plain(renderer *r, view v)
 
 /* The shortest digits that read back as `value` (finite, > 0), the nearest of these; value is
  * 0.DIGITS * 10^*point.  printf rounds to the nearest number of so many digits, which is the answer
- * except at a power of two, where the gap above is twice the gap below and a number farther off, but
- * above, may read back although the nearest one does not. */
+ * except at a power of two, where the gap above is twice the gap below and a number farther off,
+ * but above, may read back although the nearest one does not. */
 static void shortest_digits(double value, char digits[20], int *point)
 {
     for (int n = 1; n <= 17; n++) {
@@ -272,8 +284,10 @@ static coli_status put_json_string(coli__buf *out, view v)
         const char *name = NULL;
         for (const char *p = named; *p && !name; p += 2)
             if ((uint8_t)*p == c) name = p + 1;
-        if (name) COLI_TRY(coli__buf_printf(out, "\\%c", *name));
-        else COLI_TRY(coli__buf_printf(out, "\\u%04x", c));
+        if (name)
+            COLI_TRY(coli__buf_printf(out, "\\%c", *name));
+        else
+            COLI_TRY(coli__buf_printf(out, "\\u%04x", c));
         run = i + 1;
     }
     COLI_TRY(coli__buf_append(out, v.data + run, v.n_bytes - run));
@@ -285,18 +299,26 @@ static bool is_big_number(const json_t *value)
 {
     return json_string_length(value) > 0 && json_string_value(value)[0] == 0;
 }
-static bool is_text(const json_t *value) { return json_is_string(value) && !is_big_number(value); }
+static bool is_text(const json_t *value)
+{
+    return json_is_string(value) && !is_big_number(value);
+}
 
 /* json.dumps(value, ensure_ascii=False) */
 static coli_status put_json(coli__buf *out, const json_t *value)
 {
     const char *separator = "";
     switch (json_typeof(value)) {
-    case JSON_NULL: return coli__buf_str(out, "null");
-    case JSON_TRUE: return coli__buf_str(out, "true");
-    case JSON_FALSE: return coli__buf_str(out, "false");
-    case JSON_INTEGER: return coli__buf_printf(out, "%" JSON_INTEGER_FORMAT, json_integer_value(value));
-    case JSON_REAL: return put_real(out, json_real_value(value));
+    case JSON_NULL:
+        return coli__buf_str(out, "null");
+    case JSON_TRUE:
+        return coli__buf_str(out, "true");
+    case JSON_FALSE:
+        return coli__buf_str(out, "false");
+    case JSON_INTEGER:
+        return coli__buf_printf(out, "%" JSON_INTEGER_FORMAT, json_integer_value(value));
+    case JSON_REAL:
+        return put_real(out, json_real_value(value));
     case JSON_STRING:
         if (is_big_number(value)) return coli__buf_str(out, json_string_value(value) + 1);
         return put_json_string(out, view_of(value));
@@ -337,7 +359,10 @@ static coli_status put_argument(const renderer *r, const json_t *value)
 
 /* ---- messages -------------------------------------------------------------------------------- */
 
-static bool is_absent(const json_t *value) { return !value || json_is_null(value); }
+static bool is_absent(const json_t *value)
+{
+    return !value || json_is_null(value);
+}
 
 static coli_status refuse(size_t index, const char *why)
 {
@@ -355,15 +380,17 @@ static bool has_role(const json_t *message, const char *role)
     return member_is(message, "role", role);
 }
 
-static coli_status add_part(size_t index, const json_t *message, const json_t *part, coli__buf *joined)
+static coli_status add_part(size_t index, const json_t *message, const json_t *part,
+                            coli__buf *joined)
 {
     static const char *const visual[] = {"image", "image_url", "video"};
     for (size_t i = 0; i < 3; i++) {
         if (!json_object_get(part, visual[i]) && !member_is(part, "type", visual[i])) continue;
         if (has_role(message, "system"))
             return refuse(index, "a system message cannot contain images or video");
-        return coli__fail(COLI_E_UNSUPPORTED, "chat: message %zu: %s parts are not supported, text only",
-                          index, visual[i]);
+        return coli__fail(COLI_E_UNSUPPORTED,
+                          "chat: message %zu: %s parts are not supported, text only", index,
+                          visual[i]);
     }
     const json_t *text = json_object_get(part, "text");
     if (!is_text(text)) return refuse(index, "a part of the content has no text");
@@ -454,7 +481,8 @@ static coli_status render_assistant(renderer *r, size_t index, const json_t *mes
     COLI_TRY(put_plain(r, content));
 
     const json_t *calls = json_object_get(message, "tool_calls");
-    if (!is_absent(calls) && !json_is_array(calls)) return refuse(index, "tool_calls is not an array");
+    if (!is_absent(calls) && !json_is_array(calls))
+        return refuse(index, "tool_calls is not an array");
     for (size_t i = 0; i < json_array_size(calls); i++) {
         const char *separator = i ? "\n" : trim(content).n_bytes ? "\n\n" : "";
         COLI_TRY(render_call(r, index, json_array_get(calls, i), separator));
@@ -613,8 +641,10 @@ coli_status coli__chat_render(const char *tmpl, const json_t *messages, const js
                   .preserve_thinking = !is_35 && o.preserve_thinking};
     const coli_status status = render_all(&r, &o, &joined);
     coli__buf_finish(&joined);
-    if (status == COLI_OK) *out = rendered;
-    else coli__render_finish(&rendered);
+    if (status == COLI_OK)
+        *out = rendered;
+    else
+        coli__render_finish(&rendered);
     return status;
 }
 

@@ -1,9 +1,9 @@
 /* nfc.c - NFC piece by piece, with utf8proc's tables and a sort of our own.
  *
- * Why not utf8proc_NFC: it orders combining marks by swapping neighbours, which takes quadratic time
- * on a long run of marks whose classes alternate, and a text of a million marks is what an attacker
- * sends.  So decomposition and composition are utf8proc's, both linear, and between them each run of
- * marks is put in order by a stable counting sort over the 256 combining classes.
+ * Why not utf8proc_NFC: it orders combining marks by swapping neighbours, which takes quadratic
+ * time on a long run of marks whose classes alternate, and a text of a million marks is what an
+ * attacker sends.  So decomposition and composition are utf8proc's, both linear, and between them
+ * each run of marks is put in order by a stable counting sort over the 256 combining classes.
  *
  * The text is cut before every character below U+0300: such a character has class 0 and never
  * composes with what stands before it, so no rule looks across the cut.  A piece with nothing above
@@ -98,11 +98,11 @@ static coli_status piece_nfc(coli__nfc_work *work, const char *text, size_t n_by
     for (size_t at = 0; at < n_bytes;) {
         COLI_TRY(reserve(work, n + MAX_PARTS));
         const utf8proc_ssize_t n_part =
-            utf8proc_decompose_char((int32_t)coli__utf8_next(text, &at), work->points + n, MAX_PARTS,
-                                    UTF8PROC_STABLE | UTF8PROC_DECOMPOSE, NULL);
+            utf8proc_decompose_char((int32_t)coli__utf8_next(text, &at), work->points + n,
+                                    MAX_PARTS, UTF8PROC_STABLE | UTF8PROC_DECOMPOSE, NULL);
         if (n_part < 0 || n_part > MAX_PARTS)
-            return coli__fail(COLI_E_INTERNAL, "NFC: cannot decompose the character before byte %zu",
-                              at);
+            return coli__fail(COLI_E_INTERNAL,
+                              "NFC: cannot decompose the character before byte %zu", at);
         n += (size_t)n_part;
     }
     order_marks(work, n);
@@ -121,8 +121,7 @@ coli_status coli__nfc(coli__nfc_work *work, const char *text, size_t n_bytes, co
     for (size_t at = 0; at < n_bytes;) {
         // The inert characters, less the last one when a live character may compose with it.
         size_t inert = inert_run(text, n_bytes, at);
-        if (inert > 0 && at + inert < n_bytes)
-            inert = coli__utf8_before(text, at + inert) - at;
+        if (inert > 0 && at + inert < n_bytes) inert = coli__utf8_before(text, at + inert) - at;
         COLI_TRY(coli__buf_append(out, text + at, inert));
         at += inert;
 

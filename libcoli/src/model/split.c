@@ -1,9 +1,10 @@
 /* split.c - the pre-tokenizer's patterns: translated, compiled, and run with their limits in view.
  *
  * tokenizer.json is written for the Oniguruma engine, and PCRE2 reads some of the same letters
- * otherwise: \h is a hex digit there and a blank here, {2}+ repeats there and is possessive here, \s
- * holds U+180E only here, [[a]] nests only there.  A difference would split text silently in other
- * places.  So nothing is passed through on trust: translate() copies what means the same, rewrites
+ * otherwise: \h is a hex digit there and a blank here, {2}+ repeats there and is possessive here,
+ * \s holds U+180E only here, [[a]] nests only there.  A difference would split text silently in
+ * other places.  So nothing is passed through on trust: translate() copies what means the same,
+ * rewrites
  *
  *     \s \S   the 25 White_Space characters, spelt out
  *     \d \D   \p{Nd} \P{Nd}
@@ -13,10 +14,10 @@
  * and refuses everything else by name.
  *
  * Three things would make a long text take quadratic time, and are avoided: PCRE2's check of the
- * whole text's UTF-8 at every call (PCRE2_NO_UTF_CHECK: the text was checked once), a fixed budget of
- * steps that a run of a million blanks uses up (the budget grows with the text), and a stack of fixed
- * size (when the compiled code runs out of it, the interpreter, which keeps its state on the heap,
- * does that match again).  A pattern that is itself explosive ends in E_LIMIT. */
+ * whole text's UTF-8 at every call (PCRE2_NO_UTF_CHECK: the text was checked once), a fixed budget
+ * of steps that a run of a million blanks uses up (the budget grows with the text), and a stack of
+ * fixed size (when the compiled code runs out of it, the interpreter, which keeps its state on the
+ * heap, does that match again).  A pattern that is itself explosive ends in E_LIMIT. */
 #include "split.h"
 
 #include <string.h>
@@ -27,9 +28,9 @@
 enum {
     MAX_PATTERN_BYTES = 65536,
     MAX_REPEAT = 1000,
-    BASE_STEPS = 10000000,  // PCRE2's own default, for texts of any length
-    STEPS_PER_BYTE = 64,    // and what longer ones get on top
-    HEAP_KIB = 512 * 1024   // memory the interpreter may use for one match
+    BASE_STEPS = 10000000, // PCRE2's own default, for texts of any length
+    STEPS_PER_BYTE = 64,   // and what longer ones get on top
+    HEAP_KIB = 512 * 1024  // memory the interpreter may use for one match
 };
 
 struct coli__split {
@@ -46,7 +47,7 @@ struct coli__split_work {
 /* ---- translation ----------------------------------------------------------------------------- */
 
 #define WHITE_SPACE                                                                                \
-    "\\x09-\\x0d\\x20\\x85\\xa0\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}"     \
+    "\\x09-\\x0d\\x20\\x85\\xa0\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}"   \
     "\\x{3000}"
 
 typedef struct pattern {
@@ -57,18 +58,32 @@ typedef struct pattern {
 
 static coli_status refuse(const pattern *p, size_t begin, size_t n_bytes, const char *why)
 {
-    return coli__fail(COLI_E_UNSUPPORTED, "%s: pattern: %.*s at byte %zu: %s", p->what, (int)n_bytes,
-                      p->text + begin, begin, why);
+    char shown[33]; // the offending letters, if a terminal can show them
+    size_t n = 0;
+    for (; n < n_bytes && n + 1 < sizeof shown; n++) {
+        const char c = p->text[begin + n];
+        shown[n] = c >= 0x20 && c < 0x7F ? c : '?';
+    }
+    shown[n] = 0;
+    return coli__fail(COLI_E_UNSUPPORTED, "%s: pattern: %s at byte %zu: %s", p->what, shown, begin,
+                      why);
 }
 
-static bool is_digit(char c) { return c >= '0' && c <= '9'; }
-static bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
+static bool is_digit(char c)
+{
+    return c >= '0' && c <= '9';
+}
+static bool is_letter(char c)
+{
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+}
 
 /* \p{L}, \P{Lu}, \p{^N}: general categories only, because scripts differ between the engines. */
 static coli_status property(pattern *p)
 {
-    static const char categories[] = "C Cc Cf Cn Co Cs L Ll Lm Lo Lt Lu M Mc Me Mn N Nd Nl No P Pc Pd "
-                                     "Pe Pf Pi Po Ps S Sc Sk Sm So Z Zl Zp Zs ";
+    static const char categories[] =
+        "C Cc Cf Cn Co Cs L Ll Lm Lo Lt Lu M Mc Me Mn N Nd Nl No P Pc Pd "
+        "Pe Pf Pi Po Ps S Sc Sk Sm So Z Zl Zp Zs ";
     const size_t begin = p->at;
     const char *name = p->text + begin + 2;
     if (*name != '{') return refuse(p, begin, 2, "expected \\p{category}");

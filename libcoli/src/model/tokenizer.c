@@ -9,21 +9,21 @@
  *                u s e r -> us er -> user      4  merges in each piece, lowest rank first
  *
  * 4 is a heap of (rank, position) over a doubly linked list of symbols: O(n log n) for a piece of n
- * bytes, whatever the bytes.  An entry whose two symbols have changed since it was pushed is stale and
- * is dropped when it comes up; a pair's rank never changes, so the key alone identifies it.  Equal
- * ranks are the same pair, so the leftmost comes first and the result is the reference's.
+ * bytes, whatever the bytes.  An entry whose two symbols have changed since it was pushed is stale
+ * and is dropped when it comes up; a pair's rank never changes, so the key alone identifies it.
+ * Equal ranks are the same pair, so the leftmost comes first and the result is the reference's.
  *
  * A person's words must never become a control token.  Two rules see to that:
- *   (1) an added token is recognised only where it touches no `plain` span; the text around is still
- *       normalised and split as a whole, so without such a token spans change nothing;
- *   (2) a merge that makes an added token is left out of the tables.  No reachable merge is lost: text
- *       that holds an added token is cut there by 1 before merging, unless rule (1) forbids it.
+ *   (1) an added token is recognised only where it touches no `plain` span; the text around is
+ * still normalised and split as a whole, so without such a token spans change nothing; (2) a merge
+ * that makes an added token is left out of the tables.  No reachable merge is lost: text that holds
+ * an added token is cut there by 1 before merging, unless rule (1) forbids it.
  *
  * What the file must satisfy, checked once in open: every id below the number of tokens has exactly
- * one token; vocabulary texts are written in the byte alphabet (each of the 256 bytes as a printable
- * character) unless they are added tokens; each byte that UTF-8 text can hold is a token; merges name
- * tokens of the vocabulary.  Members whose value would change the result in a way that is not
- * implemented are refused by name, so that no file is silently misread.
+ * one token; vocabulary texts are written in the byte alphabet (each of the 256 bytes as a
+ * printable character) unless they are added tokens; each byte that UTF-8 text can hold is a token;
+ * merges name tokens of the vocabulary.  Members whose value would change the result in a way that
+ * is not implemented are refused by name, so that no file is silently misread.
  *
  * 248,077 tokens and 247,556 merges load in 0.4 s, of which the JSON parser takes 0.3 s. */
 #include "tokenizer.h"
@@ -31,7 +31,6 @@
 #include <string.h>
 #include <xxhash.h>
 
-#include "json.h"
 #include "nfc.h"
 #include "split.h"
 #include "../base/file.h"
@@ -71,7 +70,7 @@ struct coli__tok { // immutable after open
     uint32_t n_id, cap_id;
     uint32_t *text_slot; // (text_mask + 1) ids by their bytes, NONE where empty
     uint32_t text_mask;
-    merge *merges; // by rank
+    merge *merges;       // by rank
     uint32_t *pair_slot; // (pair_mask + 1) ranks by pair of ids, NONE where empty
     uint32_t pair_mask;
     uint32_t byte_id[256];
@@ -166,8 +165,8 @@ static void alphabet_fill(int16_t byte_of[N_ALPHABET])
         byte_of[byte_is_printable((uint32_t)byte) ? byte : next++] = (int16_t)byte;
 }
 
-/* Append the bytes that a vocabulary text stands for; false, with nothing appended, when a character
- * is not of the alphabet.  room holds strlen(text) bytes. */
+/* Append the bytes that a vocabulary text stands for; false, with nothing appended, when a
+ * character is not of the alphabet.  room holds strlen(text) bytes. */
 static bool alphabet_decode(const int16_t byte_of[N_ALPHABET], const char *text, size_t n_bytes,
                             char *room, size_t *n_out)
 {
@@ -189,10 +188,10 @@ static bool alphabet_decode(const int16_t byte_of[N_ALPHABET], const char *text,
 
 typedef struct loader {
     coli__tok *tok;
-    const char *path;     // of the file being read, for messages
-    coli__buf room;       // scratch for decoded texts
+    const char *path; // of the file being read, for messages
+    coli__buf room;   // scratch for decoded texts
     int16_t byte_of[N_ALPHABET];
-    size_t n_vocab;       // tokens of the vocabulary
+    size_t n_vocab; // tokens of the vocabulary
 } loader;
 
 static coli_status malformed(const loader *l, const char *what)
@@ -207,10 +206,14 @@ static coli_status unknown(const loader *l, const char *member, const json_t *va
                       text ? show(text).text : "this value");
 }
 
-static bool is_null(const json_t *value) { return !value || json_is_null(value); }
+static bool is_null(const json_t *value)
+{
+    return !value || json_is_null(value);
+}
 
 /* The object's member is absent, null, "" or the given default. */
-static coli_status expect_off(const loader *l, const json_t *object, const char *member, bool fallback)
+static coli_status expect_off(const loader *l, const json_t *object, const char *member,
+                              bool fallback)
 {
     const json_t *value = json_object_get(object, member);
     const bool empty = json_is_string(value) && json_string_length(value) == 0;
@@ -233,8 +236,7 @@ static coli_status read_normalizer(loader *l, const json_t *root)
     const json_t *normalizer = json_object_get(root, "normalizer");
     if (is_null(normalizer)) return COLI_OK;
     l->tok->nfc = strcmp(type_of(normalizer), "NFC") == 0;
-    return l->tok->nfc ? COLI_OK
-                       : unknown(l, "normalizer", json_object_get(normalizer, "type"));
+    return l->tok->nfc ? COLI_OK : unknown(l, "normalizer", json_object_get(normalizer, "type"));
 }
 
 static coli_status read_split(loader *l, const json_t *split)
@@ -313,8 +315,9 @@ static coli_status define(loader *l, const char *text, json_int_t id, const char
         return coli__fail(COLI_E_FORMAT, "%s: token \"%s\": id %lld is not within 0 to %d", l->path,
                           show(text).text, (long long)id, MAX_ID);
     if (id >= tok->cap_id)
-        return coli__fail(COLI_E_FORMAT, "%s: token \"%s\": id %lld leaves a gap: there are %u tokens",
-                          l->path, show(text).text, (long long)id, tok->cap_id);
+        return coli__fail(COLI_E_FORMAT,
+                          "%s: token \"%s\": id %lld leaves a gap: there are %u tokens", l->path,
+                          show(text).text, (long long)id, tok->cap_id);
     token *t = &tok->tokens[id];
     if (t->flags)
         return coli__fail(COLI_E_FORMAT, "%s: token \"%s\": id %lld is already taken", l->path,
@@ -343,8 +346,8 @@ static coli_status read_vocab(loader *l, json_t *vocab)
     json_object_foreach(vocab, text, id)
     {
         if (!json_is_integer(id))
-            return coli__fail(COLI_E_FORMAT, "%s: token \"%s\": the id is not a whole number", l->path,
-                              show(text).text);
+            return coli__fail(COLI_E_FORMAT, "%s: token \"%s\": the id is not a whole number",
+                              l->path, show(text).text);
         const size_t n_text = strlen(text);
         COLI_TRY(room_for(l, n_text));
         size_t n_bytes = 0;
@@ -415,8 +418,9 @@ static coli_status check_added(const loader *l, const json_t *object, added *a)
     if (!a->text) return malformed(l, "an added token has no content");
     a->n_bytes = strlen(a->text);
     if (a->n_bytes == 0 || a->n_bytes > MAX_ADDED_BYTES)
-        return coli__fail(COLI_E_FORMAT, "%s: added token %lld: content has %zu bytes, expected 1 to %d",
-                          l->path, (long long)a->id, a->n_bytes, MAX_ADDED_BYTES);
+        return coli__fail(COLI_E_FORMAT,
+                          "%s: added token %lld: content has %zu bytes, expected 1 to %d", l->path,
+                          (long long)a->id, a->n_bytes, MAX_ADDED_BYTES);
     static const char *const off[] = {"single_word", "lstrip", "rstrip", "normalized"};
     for (size_t i = 0; i < sizeof off / sizeof *off; i++) {
         bool on;
@@ -447,10 +451,12 @@ static coli_status add_token(loader *l, const added *a)
     const uint32_t in_vocab = *text_slot(tok, a->text, a->n_bytes);
     const uint32_t other = known != NONE ? known : in_vocab;
     if (other != NONE && other != a->id)
-        return coli__fail(COLI_E_FORMAT, "%s: added token \"%s\": id %lld against %u elsewhere", l->path,
-                          show(a->text).text, (long long)a->id, other);
-    if (a->id >= 0 && a->id < tok->cap_id && tok->tokens[a->id].flags) COLI_TRY(adopt(l, a));
-    else COLI_TRY(define(l, a->text, a->id, a->text, a->n_bytes, 0));
+        return coli__fail(COLI_E_FORMAT, "%s: added token \"%s\": id %lld against %u elsewhere",
+                          l->path, show(a->text).text, (long long)a->id, other);
+    if (a->id >= 0 && a->id < tok->cap_id && tok->tokens[a->id].flags)
+        COLI_TRY(adopt(l, a));
+    else
+        COLI_TRY(define(l, a->text, a->id, a->text, a->n_bytes, 0));
     tok->tokens[a->id].flags |= TOKEN_ADDED | (a->special ? (uint32_t)TOKEN_SPECIAL : 0);
     return trie_insert(tok, a->text, a->n_bytes, (uint32_t)a->id);
 }
@@ -493,8 +499,8 @@ static coli_status read_decoder(loader *l, json_t *decoder)
     {
         added a = {.id = id_of_key(key)};
         if (a.id < 0)
-            return coli__fail(COLI_E_FORMAT, "%s: added_tokens_decoder: \"%s\" is not an id", l->path,
-                              show(key).text);
+            return coli__fail(COLI_E_FORMAT, "%s: added_tokens_decoder: \"%s\" is not an id",
+                              l->path, show(key).text);
         COLI_TRY(check_added(l, object, &a));
         const uint32_t known = trie_find(l->tok, a.text, a.n_bytes);
         if (known == NONE || known != a.id) {
@@ -503,8 +509,9 @@ static coli_status read_decoder(loader *l, json_t *decoder)
         }
         const bool special = (l->tok->tokens[known].flags & TOKEN_SPECIAL) != 0;
         if (special != a.special)
-            return coli__fail(COLI_E_FORMAT, "%s: added token \"%s\": special is %s, against %s in %s",
-                              l->path, show(a.text).text, a.special ? "true" : "false",
+            return coli__fail(COLI_E_FORMAT,
+                              "%s: added token \"%s\": special is %s, against %s in %s", l->path,
+                              show(a.text).text, a.special ? "true" : "false",
                               special ? "true" : "false", "tokenizer.json");
     }
     return COLI_OK;
@@ -517,12 +524,13 @@ static coli_status check_tokens(const loader *l)
     for (uint32_t id = 0; id < tok->n_id; id++) {
         const token *t = &tok->tokens[id];
         if (!t->flags)
-            return coli__fail(COLI_E_FORMAT, "%s: id %u has no token, the largest id is %u", l->path, id,
-                              tok->n_id - 1);
+            return coli__fail(COLI_E_FORMAT, "%s: id %u has no token, the largest id is %u",
+                              l->path, id, tok->n_id - 1);
         if (t->flags & TOKEN_FOREIGN)
-            return coli__fail(COLI_E_FORMAT,
-                              "%s: token %u of the vocabulary has a character outside the byte alphabet",
-                              l->path, id);
+            return coli__fail(
+                COLI_E_FORMAT,
+                "%s: token %u of the vocabulary has a character outside the byte alphabet", l->path,
+                id);
     }
     for (uint32_t byte = 0; byte < 256; byte++) {
         const char c = (char)byte;
@@ -575,13 +583,14 @@ static coli_status read_merge(loader *l, const json_t *item, uint32_t rank)
         if (alphabet_decode(l->byte_of, part[k], n_part[k], to, &n_bytes[k]) && n_bytes[k])
             id[k] = *text_slot(tok, to, n_bytes[k]);
         if (id[k] == NONE)
-            return coli__fail(COLI_E_FORMAT, "%s: merge %u: \"%s\" is not in the vocabulary", l->path,
-                              rank, show(part[k]).text);
+            return coli__fail(COLI_E_FORMAT, "%s: merge %u: \"%s\" is not in the vocabulary",
+                              l->path, rank, show(part[k]).text);
     }
     const uint32_t out = *text_slot(tok, room, n_bytes[0] + n_bytes[1]);
     if (out == NONE)
-        return coli__fail(COLI_E_FORMAT, "%s: merge %u: the result of \"%s\" is not in the vocabulary",
-                          l->path, rank, show(part[0]).text);
+        return coli__fail(COLI_E_FORMAT,
+                          "%s: merge %u: the result of \"%s\" is not in the vocabulary", l->path,
+                          rank, show(part[0]).text);
     tok->merges[rank] = (merge){id[0], id[1], out};
     if (!(tok->tokens[out].flags & TOKEN_ADDED)) // rule (2) of the head
         *pair_slot(tok, id[0], id[1]) = rank;    // a pair listed twice has its last rank
@@ -616,7 +625,8 @@ static coli_status load(loader *l, json_t *root, json_t *config, const char *con
     COLI_TRY(read_normalizer(l, root));
     COLI_TRY(read_pre_tokenizer(l, root));
 
-    const size_t n_most = json_object_size(vocab) + json_array_size(list) + json_object_size(decoder);
+    const size_t n_most =
+        json_object_size(vocab) + json_array_size(list) + json_object_size(decoder);
     if (n_most > MAX_ID)
         return coli__fail(COLI_E_FORMAT, "%s: %zu tokens, at most %d are possible", l->path, n_most,
                           MAX_ID);
@@ -638,22 +648,30 @@ static coli_status load(loader *l, json_t *root, json_t *config, const char *con
     return read_merges(l, merges);
 }
 
+coli_status coli__tok_from_json(const char *what, json_t *root, const char *config_what,
+                                json_t *config, coli__tok **out)
+{
+    *out = NULL;
+    loader l = {.path = what, .tok = coli__calloc(1, sizeof *l.tok)};
+    if (!l.tok) return COLI_E_NOMEM;
+    alphabet_fill(l.byte_of);
+    const coli_status status = load(&l, root, config, config_what);
+    coli__buf_finish(&l.room);
+    if (status == COLI_OK) *out = l.tok;
+    else coli__tok_close(l.tok);
+    return status;
+}
+
 coli_status coli__tok_open(const char *path, const char *config_path, coli__tok **out)
 {
     *out = NULL;
     json_t *root = NULL, *config = NULL;
-    loader l = {.path = path};
-    alphabet_fill(l.byte_of);
     coli_status status = coli__json_read(path, MAX_FILE_BYTES, MAX_DEPTH, &root);
     if (status == COLI_OK && config_path && coli__path_exists(config_path))
         status = coli__json_read(config_path, MAX_CONFIG_BYTES, MAX_DEPTH, &config);
-    if (status == COLI_OK && !(l.tok = coli__calloc(1, sizeof *l.tok))) status = COLI_E_NOMEM;
-    if (status == COLI_OK) status = load(&l, root, config, config_path);
+    if (status == COLI_OK) status = coli__tok_from_json(path, root, config_path, config, out);
     json_decref(root);
     json_decref(config);
-    coli__buf_finish(&l.room);
-    if (status == COLI_OK) *out = l.tok;
-    else coli__tok_close(l.tok);
     return status;
 }
 
@@ -811,7 +829,8 @@ static coli_status encode_piece(encoder *e, const char *text, size_t n_bytes)
 
 /* ---- encoding: stretches and added tokens ---------------------------------------------------- */
 
-/* Cut by pattern number `level` and what it leaves by the next one; what no pattern cuts is a piece. */
+/* Cut by pattern number `level` and what it leaves by the next one; what no pattern cuts is a
+ * piece. */
 static coli_status encode_split(encoder *e, uint32_t level, const char *text, size_t n_bytes)
 {
     if (level == e->tok->n_split) return encode_piece(e, text, n_bytes);
@@ -829,7 +848,8 @@ static coli_status encode_split(encoder *e, uint32_t level, const char *text, si
 static coli_status encode_stretch(encoder *e, const char *text, size_t n_bytes)
 {
     if (n_bytes == 0) return COLI_OK;
-    if (!e->tok->nfc || coli__nfc_is_trivial(text, n_bytes)) return encode_split(e, 0, text, n_bytes);
+    if (!e->tok->nfc || coli__nfc_is_trivial(text, n_bytes))
+        return encode_split(e, 0, text, n_bytes);
     e->normalized.n_bytes = 0;
     COLI_TRY(coli__nfc(&e->nfc_work, text, n_bytes, &e->normalized));
     return encode_split(e, 0, e->normalized.data, e->normalized.n_bytes);
@@ -849,8 +869,8 @@ static size_t added_at(const coli__tok *tok, const char *p, size_t n_bytes, uint
     return longest;
 }
 
-static coli_status encode_text(encoder *e, const char *text, size_t n_bytes, const coli__span *plain,
-                               size_t n_plain)
+static coli_status encode_text(encoder *e, const char *text, size_t n_bytes,
+                               const coli__span *plain, size_t n_plain)
 {
     size_t stretch = 0; // begin of the text since the last added token
     for (size_t at = 0, span = 0; at < n_bytes;) {
@@ -881,13 +901,12 @@ static coli_status check_arguments(const char *text, size_t n_bytes, const coli_
         return coli__fail(COLI_E_LIMIT, "text: %zu bytes, at most %d are possible", n_bytes,
                           MAX_TEXT_BYTES);
     const size_t good = coli__utf8_check(text, n_bytes);
-    if (good != n_bytes)
-        return coli__fail(COLI_E_INVALID, "text: not UTF-8 at byte %zu", good);
+    if (good != n_bytes) return coli__fail(COLI_E_INVALID, "text: not UTF-8 at byte %zu", good);
     for (size_t i = 0; i < n_plain; i++) {
         const size_t from = i ? plain[i - 1].end : 0;
         if (plain[i].begin < from || plain[i].end < plain[i].begin || plain[i].end > n_bytes)
-            return coli__fail(COLI_E_INVALID, "text: plain span %zu (%zu to %zu) is out of order", i,
-                              plain[i].begin, plain[i].end);
+            return coli__fail(COLI_E_INVALID, "text: plain span %zu (%zu to %zu) is out of order",
+                              i, plain[i].begin, plain[i].end);
     }
     return COLI_OK;
 }
@@ -944,7 +963,10 @@ int32_t coli__tok_added_id(const coli__tok *tok, const char *content)
     return (int32_t)trie_find(tok, content, strlen(content)); // NONE is -1
 }
 
-uint32_t coli__tok_n_id(const coli__tok *tok) { return tok->n_id; }
+uint32_t coli__tok_n_id(const coli__tok *tok)
+{
+    return tok->n_id;
+}
 
 coli_status coli__tok_decode(const coli__tok *tok, const int32_t *ids, size_t n_ids,
                              bool skip_special, coli__buf *out)

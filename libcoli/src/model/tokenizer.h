@@ -3,7 +3,7 @@
 #ifndef COLI_MODEL_TOKENIZER_H
 #define COLI_MODEL_TOKENIZER_H
 
-#include "../base/alloc.h"
+#include "json.h"
 
 typedef struct coli__tok coli__tok;
 
@@ -13,6 +13,9 @@ typedef struct coli__tok coli__tok;
  *         one, named), E_NOTFOUND, E_NOMEM, E_IO. */
 coli_status coli__tok_open(const char *tokenizer_json_path, const char *tokenizer_config_path,
                            coli__tok **out);
+/* The same from parsed files; the names are for messages, config may be NULL. */
+coli_status coli__tok_from_json(const char *what, json_t *root, const char *config_what,
+                                json_t *config, coli__tok **out);
 void coli__tok_close(coli__tok *tok);
 
 /* A stretch of the text that is a person's words: no added token is recognised in it. */

@@ -1,8 +1,8 @@
 /* utf8.c - which bytes are UTF-8, and what becomes of those that are not.
  *
  * Ill-formed bytes are replaced the way the Unicode standard recommends and the reference does
- * (chapter 3, "substitution of maximal subparts"): one U+FFFD for each longest stretch that begins a
- * well-formed sequence but does not finish it, or for each byte that can begin none.
+ * (chapter 3, "substitution of maximal subparts"): one U+FFFD for each longest stretch that begins
+ * a well-formed sequence but does not finish it, or for each byte that can begin none.
  *
  *     61 F0 9F 92 62          a  FFFD  b          three bytes of an emoji, cut off
  *     C0 80                   FFFD FFFD           C0 begins nothing
@@ -16,8 +16,9 @@
 
 static const char replacement[] = "\xEF\xBF\xBD"; // U+FFFD
 
-/* Bytes of the sequence that `first` begins (0: none) and the range of its second byte, which is what
- * excludes overlong forms, surrogates and code points past U+10FFFF (table 3-7 of the standard). */
+/* Bytes of the sequence that `first` begins (0: none) and the range of its second byte, which is
+ * what excludes overlong forms, surrogates and code points past U+10FFFF (table 3-7 of the
+ * standard). */
 static uint32_t sequence(uint8_t first, uint8_t *lo, uint8_t *hi)
 {
     *lo = first == 0xE0 ? 0xA0 : first == 0xF0 ? 0x90 : 0x80;
@@ -73,8 +74,8 @@ size_t coli__utf8_check(const char *bytes, size_t n_bytes)
     return at;
 }
 
-/* Complete, or give up, the character of which s->tail holds the beginning.  Returns how many of the
- * new bytes that took. */
+/* Complete, or give up, the character of which s->tail holds the beginning.  Returns how many of
+ * the new bytes that took. */
 static coli_status push_tail(coli__utf8_stream *s, const uint8_t *p, size_t n, size_t *n_used,
                              coli__buf *out)
 {

@@ -1,0 +1,2 @@
+# Tests of files, safetensors, the container and the converter.
+coli_test(safetensors_test unit)

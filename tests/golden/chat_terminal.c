@@ -1,0 +1,149 @@
+/* chat_terminal.c - `coli chat` as a person at a terminal meets it: keys in, screen out. */
+#include <poll.h>
+#include <pty.h>
+
+#include "programs.h"
+
+typedef struct terminal {
+    int fd;
+    pid_t pid;
+    char seen[1 << 16];
+    size_t n_seen, n_taken; // what wait_for has already gone past
+} terminal;
+
+static void start(terminal *t, const char *const *env, const char *const *args)
+{
+    *t = (terminal){0};
+    struct winsize size = {.ws_row = 24, .ws_col = 80};
+    t->pid = forkpty(&t->fd, NULL, NULL, &size);
+    if (t->pid == 0) {
+        alarm(TIMEOUT_S);
+        become("coli", args, env);
+    }
+    T_GE(t->pid, 0);
+}
+
+/* Read until the terminal has shown `text` (after what was waited for before). */
+static void wait_for(terminal *t, const char *text)
+{
+    for (;;) {
+        const char *at = strstr(t->seen + t->n_taken, text);
+        if (at) {
+            t->n_taken = (size_t)(at - t->seen) + strlen(text);
+            return;
+        }
+        struct pollfd p = {.fd = t->fd, .events = POLLIN};
+        const int ready = poll(&p, 1, 1000 * TIMEOUT_S);
+        const ssize_t n = ready > 0 ? read(t->fd, t->seen + t->n_seen, sizeof t->seen - 1 - t->n_seen) : -1;
+        if (n <= 0) {
+            print_error("the terminal never showed \"%s\"; it showed\n%s\n", text, t->seen);
+            kill(t->pid, SIGKILL);
+            _fail(__FILE__, __LINE__);
+            return;
+        }
+        t->n_seen += (size_t)n;
+    }
+}
+
+static void type(terminal *t, const char *keys)
+{
+    T_EQ(write(t->fd, keys, strlen(keys)), strlen(keys));
+}
+
+static int end(terminal *t)
+{
+    for (;;) { // a child that cannot write cannot end
+        const ssize_t n = read(t->fd, t->seen + t->n_seen, sizeof t->seen - 1 - t->n_seen);
+        if (n <= 0) break;
+        t->n_seen += (size_t)n;
+    }
+    close(t->fd);
+    return exit_code(t->pid);
+}
+
+T_TEST(typed_chat)
+{
+    T_BEGIN;
+    static terminal t;
+    char variable[128], history[128];
+    snprintf(variable, sizeof variable, "XDG_STATE_HOME=%s/state", scratch);
+    snprintf(history, sizeof history, "%s/state/coli/history", scratch);
+    start(&t, LIST(variable), LIST("chat", "--temp", "0", "--model", MODEL));
+    wait_for(&t, "hummingbird · ");
+    wait_for(&t, "\033[?2004h");
+    wait_for(&t, "> ");
+    type(&t, "What is 17 + 25?\r");
+    wait_for(&t, "42");
+    wait_for(&t, " tok · ");
+    wait_for(&t, "> ");
+    /* three lines at once are one message */
+    type(&t, "\033[200~What is\r17 + 25?\rThanks.\n\033[201~");
+    wait_for(&t, "Thanks.");
+    type(&t, "\r");
+    wait_for(&t, " tok · ");
+    wait_for(&t, "> ");
+    /* Ctrl-C drops a line, then warns, then leaves */
+    type(&t, "never sent\003");
+    wait_for(&t, "> ");
+    type(&t, "\003");
+    wait_for(&t, "Ctrl-C again leaves");
+    wait_for(&t, "> ");
+    type(&t, ":hepl\r");
+    wait_for(&t, "did you mean :help?");
+    wait_for(&t, "> ");
+    type(&t, "\003");
+    wait_for(&t, "Ctrl-C again leaves");
+    wait_for(&t, "> ");
+    type(&t, "\003");
+    T_EQ(end(&t), 130);
+
+    struct stat st;
+    T_EQ(stat(history, &st), 0);
+    T_EQ(st.st_mode & 0777, 0600);
+    size_t n;
+    char *lines = slurp(history, &n);
+    T_TRUE(has(lines, "17") && !has(lines, "never"));
+    free(lines);
+
+    /* the next conversation finds the last line with one key; Ctrl-D leaves */
+    start(&t, LIST(variable, "NO_COLOR=1"), LIST("chat", "--no-think", "--temp", "0", "--model", MODEL));
+    wait_for(&t, "> ");
+    type(&t, "\033[A");
+    wait_for(&t, ":hepl");
+    type(&t, "\003");
+    wait_for(&t, "> ");
+    type(&t, "\004");
+    T_EQ(end(&t), 0);
+    T_TRUE(!has(t.seen, "\033[2m"));
+}
+
+T_TEST(ctrl_c_stops_the_answer_and_keeps_the_conversation)
+{
+    T_BEGIN;
+    static terminal t;
+    /* hot sampling without an end: it goes on until it is stopped */
+    start(&t, NULL, LIST("chat", "--no-history", "--temp", "100", "--top-k", "0", "--top-p", "1", "--seed", "1",
+                         "--model", MODEL));
+    wait_for(&t, "> ");
+    type(&t, "Tell me a story.\r");
+    wait_for(&t, "\n");
+    wait_for(&t, "\033[2m"); // it thinks, dimmed
+    type(&t, "\003");
+    wait_for(&t, "\033[0m");
+    wait_for(&t, "stopped");
+    wait_for(&t, "> ");
+    type(&t, ":reset\r");
+    wait_for(&t, "forgotten");
+    wait_for(&t, "> ");
+    type(&t, ":quit\r");
+    T_EQ(end(&t), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(typed_chat),
+        cmocka_unit_test(ctrl_c_stops_the_answer_and_keeps_the_conversation),
+    };
+    return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
+}
