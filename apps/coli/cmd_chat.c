@@ -1,7 +1,8 @@
 /* cmd_chat.c - `coli chat`: a conversation, typed or piped.
  *
- * Typed: a line editor, commands that start with a colon, Ctrl-C that stops the answer and keeps the
- * conversation.  Piped: each line is a message; the first failure ends it with its exit code. */
+ * Typed: a line editor, commands that start with a colon, Ctrl-C that stops the answer and keeps
+ * the conversation.  Piped: each line is a message; the first failure ends it with its exit code.
+ */
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
@@ -76,8 +77,10 @@ static next run_command(conversation *c, const char *text, int *code)
         app_nearest_try(&near, commands[i].name);
     }
     app_error("unknown command :%.*s", (int)n, text + 1);
-    if (near.best) app_hint("did you mean :%s?  ::%.*s says it to the model", near.best, (int)n, text + 1);
-    else app_hint(":help lists the commands; ::%.*s says it to the model", (int)n, text + 1);
+    if (near.best)
+        app_hint("did you mean :%s?  ::%.*s says it to the model", near.best, (int)n, text + 1);
+    else
+        app_hint(":help lists the commands; ::%.*s says it to the model", (int)n, text + 1);
     *code = APP_BAD;
     return GO_ON;
 }
@@ -126,10 +129,13 @@ static int chat_piped(conversation *c)
     ssize_t n;
     int code = APP_OK;
     uint64_t n_line = 0;
-    while (code == APP_OK && (n = getline(&text, &cap, stdin)) >= 0) {
+    while (code == APP_OK) {
+        app_interrupt_session(NULL);
+        if ((n = getline(&text, &cap, stdin)) < 0) break;
         n_line++;
         if (strlen(text) != (size_t)n) {
-            app_error("standard input: line %llu has a NUL byte: that is not text", (unsigned long long)n_line);
+            app_error("standard input: line %llu has a NUL byte: that is not text",
+                      (unsigned long long)n_line);
             code = APP_BAD;
             break;
         }

@@ -10,7 +10,8 @@
 /* "int4" and "--group 32" to the format's full name; names that are full already stay. */
 static const char *format_name(const char *format, const char *group, char *out, size_t cap)
 {
-    if (!format || !group || (strcmp(format, "int4") != 0 && strcmp(format, "int8") != 0)) return format;
+    if (!format || !group || (strcmp(format, "int4") != 0 && strcmp(format, "int8") != 0))
+        return format;
     const bool row = strcmp(group, "row") == 0;
     snprintf(out, cap, "%s-%s%s-f16", format, row ? "" : "g", group);
     return out;

@@ -1,7 +1,7 @@
 /* cmd_render.c - `coli render`: conversations to prompts.
  *
- * A template that refuses (two system messages, no question) is a result like any other: an error in
- * the line's place, and exit code 0.  A line that is no conversation at all makes it 2. */
+ * A template that refuses (two system messages, no question) is a result like any other: an error
+ * in the line's place, and exit code 0.  A line that is no conversation at all makes it 2. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -25,8 +25,8 @@ static bool render_line(const json_t *object, const char *bad_line, const char *
     if (options && !json_is_null(options)) o = json_dumps(options, JSON_ENCODE_ANY);
     coli_text text = {0};
     const coli_status status =
-        coli_chat_render(tmpl ? json_string_value(tmpl) : tmpl_otherwise, m ? m : "", m ? strlen(m) : 0,
-                         o, o ? strlen(o) : 0, &text);
+        coli_chat_render(tmpl ? json_string_value(tmpl) : tmpl_otherwise, m ? m : "",
+                         m ? strlen(m) : 0, o, o ? strlen(o) : 0, &text);
     if (status == COLI_OK) {
         json_t *line = json_object();
         json_object_set_new(line, "text", json_stringn(text.data ? text.data : "", text.n_bytes));

@@ -59,8 +59,11 @@ int cmd_run(const app_settings *s)
         const coli_chat_opts opts = {
             .struct_size = sizeof opts, .system = s->system, .no_think = s->no_think};
         const coli_status status = coli_chat_create(engine.session, &opts, &chat);
-        if (status != COLI_OK) code = app_fail(status);
-        else code = turn_say(chat, &engine, s, prompt, "--ctx N makes a longer context, as far as the model goes");
+        if (status != COLI_OK)
+            code = app_fail(status);
+        else
+            code = turn_say(chat, &engine, s, prompt,
+                            "--ctx N makes a longer context, as far as the model goes");
         coli_chat_destroy(chat);
         app_close(&engine);
     }

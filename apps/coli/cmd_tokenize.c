@@ -117,7 +117,8 @@ static int tokenize_all(const coli_tokenizer *tok, const app_settings *s)
 int cmd_tokenize(const app_settings *s)
 {
     if (s->jsonl && s->n_arg)
-        return app_usage("tokenize", "tokenize: --jsonl reads standard input, found \"%s\"", s->args[0]);
+        return app_usage("tokenize", "tokenize: --jsonl reads standard input, found \"%s\"",
+                         s->args[0]);
     if (s->tokenizer && s->from[APP_OPT_MODEL] == APP_FROM_COMMAND_LINE)
         return app_usage("tokenize", "tokenize: give --tokenizer or --model, not both");
     if (s->tokenizer) {

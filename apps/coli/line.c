@@ -5,10 +5,11 @@
  * libedit shows a buffer with newlines as several lines, and Enter hands over the whole.
  *
  * Ctrl-C.  The terminal turns it into SIGINT.  libedit's own signal handling would kill the whole
- * process group, so the key reader below waits in pselect, where the signal is let in, and returns
- * the character ^C, which is bound to a function: a line with something on it is dropped, an empty
- * one is remembered, and the second time in a row leaves.  SIGWINCH and SIGCONT are let in at the
- * same place and redraw the line.
+ * process group, and any thread may be the one that takes a signal, so handlers only write to a
+ * pipe. The key reader below waits for the terminal and for that pipe, and returns the character
+ * ^C, which is bound to a function: a line with something on it is dropped, an empty one is
+ * remembered, and the second time in a row leaves.  SIGWINCH and SIGCONT take the same way and
+ * redraw the line.
  *
  * History.  One file, mode 0600, written after every line to a new file that then takes its place:
  * two conversations at once may lose a line, never the file. */
@@ -17,11 +18,11 @@
 #include <errno.h>
 #include <histedit.h>
 #include <limits.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/select.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <wchar.h>
@@ -40,7 +41,6 @@ struct line_editor {
     bool paste_mode; // the terminal was asked for bracketed paste
     bool dropped;    // ^C ended this line
     int n_empty_interrupt;
-    sigset_t while_waiting; // signal mask inside pselect
 };
 
 /* Set by handlers, looked at where they can arrive. */
@@ -50,12 +50,14 @@ static void on_resize(int n)
 {
     (void)n;
     resized = 1;
+    app_wake();
 }
 
 static void on_continue(int n)
 {
     (void)n;
     continued = 1;
+    app_wake();
 }
 
 static char *show_prompt(EditLine *el)
@@ -73,12 +75,10 @@ static char *show_prompt(EditLine *el)
 static int wait_for_byte(line_editor *line, int fd)
 {
     for (;;) {
-        fd_set set;
-        FD_ZERO(&set);
-        FD_SET(fd, &set);
-        const int ready = pselect(fd + 1, &set, NULL, NULL, NULL, &line->while_waiting);
-        if (ready > 0) return 1;
-        if (ready < 0 && errno != EINTR) return -1;
+        struct pollfd wait[] = {{.fd = fd, .events = POLLIN},
+                                {.fd = app_wake_fd(), .events = POLLIN}};
+        if (poll(wait, 2, -1) < 0 && errno != EINTR) return -1;
+        if (wait[1].revents) app_woken();
         if (app_interrupts()) {
             app_interrupt_count();
             return 0;
@@ -90,6 +90,7 @@ static int wait_for_byte(line_editor *line, int fd)
         if (resized) el_resize(line->el);
         if (resized || continued) el_set(line->el, EL_REFRESH);
         resized = continued = 0;
+        if (wait[0].revents) return 1;
     }
 }
 
@@ -185,9 +186,12 @@ char *line_history_path(void)
     const char *state = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
     char dir[PATH_MAX];
     size_t n;
-    if (state && state[0] == '/') n = (size_t)snprintf(dir, sizeof dir, "%s/coli", state);
-    else if (home && home[0] == '/') n = (size_t)snprintf(dir, sizeof dir, "%s/.local/state/coli", home);
-    else return NULL;
+    if (state && state[0] == '/')
+        n = (size_t)snprintf(dir, sizeof dir, "%s/coli", state);
+    else if (home && home[0] == '/')
+        n = (size_t)snprintf(dir, sizeof dir, "%s/.local/state/coli", home);
+    else
+        return NULL;
     if (n + sizeof "/history" > sizeof dir || !make_dirs(dir)) return NULL;
     char *path = app_alloc(n + sizeof "/history", 1);
     sprintf(path, "%s/history", dir);
@@ -200,8 +204,8 @@ static void remember(line_editor *line, const char *text)
     history(line->history, &event, H_ENTER, text);
     if (!line->history_path) return;
     char temporary[PATH_MAX];
-    if ((size_t)snprintf(temporary, sizeof temporary, "%s.%ld", line->history_path, (long)getpid()) >=
-        sizeof temporary)
+    if ((size_t)snprintf(temporary, sizeof temporary, "%s.%ld", line->history_path,
+                         (long)getpid()) >= sizeof temporary)
         return;
     const mode_t mask = umask(0077);
     const bool saved = history(line->history, &event, H_SAVE, temporary) >= 0;
@@ -219,9 +223,10 @@ static void remember(line_editor *line, const char *text)
 static void bind_keys(line_editor *line)
 {
     EditLine *el = line->el;
-    el_set(el, EL_ADDFN, "coli-interrupt", "Drop the line; twice: leave", on_interrupt_key);
-    el_set(el, EL_ADDFN, "coli-newline", "Start a new line", on_newline_key);
-    el_set(el, EL_ADDFN, "coli-paste", "Insert what is pasted", on_paste);
+    // the wide form: the narrow one copies the texts and never frees them
+    el_wset(el, EL_ADDFN, L"coli-interrupt", L"Drop the line; twice: leave", on_interrupt_key);
+    el_wset(el, EL_ADDFN, L"coli-newline", L"Start a new line", on_newline_key);
+    el_wset(el, EL_ADDFN, L"coli-paste", L"Insert what is pasted", on_paste);
     el_set(el, EL_BIND, "^C", "coli-interrupt", NULL);
     el_set(el, EL_BIND, "\\e\r", "coli-newline", NULL);
     el_set(el, EL_BIND, "\\e\n", "coli-newline", NULL);
@@ -253,7 +258,7 @@ line_editor *line_open(const char *prompt, const char *history_path)
     el_source(line->el, NULL); // the user's own ~/.editrc
     bind_keys(line);
     line->paste_mode = app_colour(out);
-    struct sigaction action = {.sa_handler = on_resize};
+    struct sigaction action = {.sa_handler = on_resize, .sa_flags = SA_RESTART};
     sigemptyset(&action.sa_mask);
     sigaction(SIGWINCH, &action, NULL);
     action.sa_handler = on_continue;
@@ -273,26 +278,20 @@ static void paste_mode(const line_editor *line, bool on)
 line_event line_read(line_editor *line, char **text)
 {
     *text = NULL;
-    sigset_t held;
-    sigemptyset(&held);
-    sigaddset(&held, SIGINT);
-    sigaddset(&held, SIGWINCH);
-    sigaddset(&held, SIGCONT);
     line_event event = LINE_END;
     for (;;) {
         int n = 0;
         line->dropped = false;
         app_interrupt_count();
         paste_mode(line, true);
-        sigprocmask(SIG_BLOCK, &held, &line->while_waiting);
         const char *typed = el_gets(line->el, &n);
-        sigprocmask(SIG_SETMASK, &line->while_waiting, NULL);
         paste_mode(line, false);
         if (line->dropped) {
             fputc('\n', stderr);
             event = LINE_LEAVE;
             if (line->n_empty_interrupt >= 2) break;
-            if (line->n_empty_interrupt == 1) app_note("Ctrl-C again leaves, so does Ctrl-D; :help helps");
+            if (line->n_empty_interrupt == 1)
+                app_note("Ctrl-C again leaves, so does Ctrl-D; :help helps");
             continue;
         }
         line->n_empty_interrupt = 0;
@@ -305,7 +304,6 @@ line_event line_read(line_editor *line, char **text)
         event = LINE_TEXT;
         break;
     }
-    app_interrupt_session(NULL);
     return event;
 }
 

@@ -7,9 +7,9 @@
 typedef struct line_editor line_editor;
 
 typedef enum line_event {
-    LINE_TEXT,  // *text is what was typed, without the last newline; new memory (free)
-    LINE_END,   // Ctrl-D on an empty line, or the terminal went away
-    LINE_LEAVE  // Ctrl-C twice on an empty line
+    LINE_TEXT, // *text is what was typed, without the last newline; new memory (free)
+    LINE_END,  // Ctrl-D on an empty line, or the terminal went away
+    LINE_LEAVE // Ctrl-C twice on an empty line
 } line_event;
 
 /* NULL when the terminal cannot do it.  history_path may be NULL: then nothing is remembered. */
@@ -17,8 +17,8 @@ line_editor *line_open(const char *prompt, const char *history_path);
 line_event line_read(line_editor *line, char **text);
 void line_close(line_editor *line);
 
-/* Where the history of `coli chat` belongs, its directory created; NULL where there is no such place.
- * New memory (free). */
+/* Where the history of `coli chat` belongs, its directory created; NULL where there is no such
+ * place. New memory (free). */
 char *line_history_path(void);
 
 #endif

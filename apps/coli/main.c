@@ -14,15 +14,16 @@ static const app_command commands[] = {
      .bit = APP_CHAT,
      .synopsis = "[options]",
      .summary = "Talk with a model",
-     .text =
-         "Answers appear as they are made; thinking is dimmed.  Ctrl-C stops an answer, twice leaves;\n"
-         "Ctrl-D leaves.  Several pasted lines are one message; Alt-Enter starts a new line by hand.\n"
-         "When standard input is no terminal, each line of it is a message.\n\n"
-         "in the conversation:\n"
-         "  :help   what can be typed\n"
-         "  :reset  forget the conversation\n"
-         "  :quit   leave\n"
-         "  ::text  say something that starts with a colon\n",
+     .text = "Answers appear as they are made; thinking is dimmed.  Ctrl-C stops an answer, twice "
+             "leaves;\n"
+             "Ctrl-D leaves.  Several pasted lines are one message; Alt-Enter starts a new line by "
+             "hand.\n"
+             "When standard input is no terminal, each line of it is a message.\n\n"
+             "in the conversation:\n"
+             "  :help   what can be typed\n"
+             "  :reset  forget the conversation\n"
+             "  :quit   leave\n"
+             "  ::text  say something that starts with a colon\n",
      .examples = "  coli chat\n"
                  "  coli chat --no-think --temp 0\n"
                  "  coli chat --system \"Answer in Italian.\" --ctx 2048\n"
@@ -32,7 +33,8 @@ static const app_command commands[] = {
      .bit = APP_RUN,
      .synopsis = "[options] PROMPT | -",
      .summary = "Ask one question",
-     .text = "The answer goes to stdout, everything else to stderr.  With - the prompt is standard input;\n"
+     .text = "The answer goes to stdout, everything else to stderr.  With - the prompt is standard "
+             "input;\n"
              "so it is when no prompt is given and standard input is no terminal.\n",
      .examples = "  coli run \"What is the capital of France?\"\n"
                  "  coli run --no-think --temp 0 \"What is 17 + 25?\" > answer.txt\n"
@@ -55,8 +57,10 @@ static const app_command commands[] = {
      .bit = APP_CONVERT,
      .synopsis = "[options] SRC OUT",
      .summary = "Make a container out of a Hugging Face checkpoint",
-     .text = "SRC is a directory with config.json, tokenizer.json and *.safetensors.  OUT must not exist, and\n"
-             "does not until everything is written.  Memory: at most 256 MiB.  Ctrl-C stops it and leaves\n"
+     .text = "SRC is a directory with config.json, tokenizer.json and *.safetensors.  OUT must not "
+             "exist, and\n"
+             "does not until everything is written.  Memory: at most 256 MiB.  Ctrl-C stops it and "
+             "leaves\n"
              "nothing behind.\n",
      .examples = "  coli convert Qwen3.6-35B-A3B qwen36-int4\n"
                  "  coli convert Qwen3.6-35B-A3B qwen36-int8 --experts int8 --trunk int8\n"
@@ -69,7 +73,8 @@ static const app_command commands[] = {
      .bit = APP_VERIFY,
      .synopsis = "[options] [DIR]",
      .summary = "Check every byte of a container",
-     .text = "Reads all of it: checksums, scales, weights.  Exit code 0: all is well; 2: it is not.\n",
+     .text =
+         "Reads all of it: checksums, scales, weights.  Exit code 0: all is well; 2: it is not.\n",
      .examples = "  coli verify models/hummingbird\n"
                  "  coli verify qwen36-int4 && rm -r Qwen3.6-35B-A3B\n",
      .max_arg = 1,
@@ -78,8 +83,10 @@ static const app_command commands[] = {
      .bit = APP_TOKENIZE,
      .synopsis = "[options] [TEXT...]",
      .summary = "Show the tokens of a text",
-     .text = "Without TEXT it reads standard input.  With --jsonl, standard input holds lines {\"text\": ...}\n"
-             "and each gives {\"ids\": [...], \"decoded\": ...}, or {\"error\": ...}; after an error the exit\n"
+     .text = "Without TEXT it reads standard input.  With --jsonl, standard input holds lines "
+             "{\"text\": ...}\n"
+             "and each gives {\"ids\": [...], \"decoded\": ...}, or {\"error\": ...}; after an "
+             "error the exit\n"
              "code is 2.  Special tokens in the text are recognised unless --plain is given.\n",
      .examples = "  coli tokenize \"Hello, world!\"\n"
                  "  coli tokenize --tokenizer tokenizer.json < chapter.txt\n"
@@ -90,13 +97,16 @@ static const app_command commands[] = {
      .bit = APP_RENDER,
      .synopsis = "--jsonl [options]",
      .summary = "Show the prompt that a conversation becomes",
-     .text = "Standard input holds lines {\"template\": \"3.6\", \"messages\": [...], \"options\": {...}} and each\n"
-             "gives {\"text\": ...}, or {\"error\": ...} where the template refuses.  Options are tools,\n"
-             "enable_thinking, preserve_thinking and add_generation_prompt.  The exit code is 2 only after a\n"
+     .text = "Standard input holds lines {\"template\": \"3.6\", \"messages\": [...], \"options\": "
+             "{...}} and each\n"
+             "gives {\"text\": ...}, or {\"error\": ...} where the template refuses.  Options are "
+             "tools,\n"
+             "enable_thinking, preserve_thinking and add_generation_prompt.  The exit code is 2 "
+             "only after a\n"
              "line that is no such object.\n",
-     .examples =
-         "  echo '{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}]}' | coli render --jsonl\n"
-         "  coli render --jsonl --template 3.5 < conversations.jsonl\n",
+     .examples = "  echo '{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}]}' | coli "
+                 "render --jsonl\n"
+                 "  coli render --jsonl --template 3.5 < conversations.jsonl\n",
      .run = cmd_render},
     {.name = "help",
      .bit = APP_HELP,

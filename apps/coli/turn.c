@@ -3,15 +3,16 @@
 
 #include "terminal.h"
 
-/* How it ended, where that is not simply the end of the answer.  An answer that thinking left no room
- * for is a failure, not an empty success. */
+/* How it ended, where that is not simply the end of the answer.  An answer that thinking left no
+ * room for is a failure, not an empty success. */
 static int explain(const coli_result *r, const app_answer *a, const app_engine *engine,
                    const char *full_hint)
 {
     const uint32_t n_ctx = coli_session_n_ctx(engine->session);
     const bool only_thinking = a->any_thinking && !a->any_answer;
     switch (r->stop) {
-    case COLI_STOP_CANCELLED: return APP_INTERRUPTED;
+    case COLI_STOP_CANCELLED:
+        return APP_INTERRUPTED;
     case COLI_STOP_LENGTH:
         if (only_thinking) break;
         app_note("stopped after %u tokens, as -n says", r->n_generated);
@@ -28,8 +29,10 @@ static int explain(const coli_result *r, const app_answer *a, const app_engine *
         return APP_FAILED;
     }
     app_error("thinking took all %u tokens: there is no answer", r->n_generated);
-    if (r->stop == COLI_STOP_LENGTH) app_hint("a larger -n leaves room, --no-think answers at once");
-    else app_hint("%s", full_hint);
+    if (r->stop == COLI_STOP_LENGTH)
+        app_hint("a larger -n leaves room, --no-think answers at once");
+    else
+        app_hint("%s", full_hint);
     return APP_FAILED;
 }
 
@@ -45,7 +48,7 @@ int turn_say(coli_chat *chat, const app_engine *engine, const app_settings *s, c
     const coli_status status = coli_chat_say(chat, text, &opts, app_answer_piece, &answer, &result);
     app_answer_end(&answer);
     const bool stopped = app_interrupts() > 0;
-    app_interrupt_session(NULL);
+    app_interrupt_count(); // one that comes a moment late must not end the conversation
     if (answer.write_failed) return APP_FAILED; // the end of the program says why
     if (stopped && (status == COLI_OK || status == COLI_E_CANCELLED)) {
         app_note("stopped");

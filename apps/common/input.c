@@ -15,7 +15,10 @@ static FILE *open_input(const char *path)
     return file;
 }
 
-static const char *name_of(const char *path) { return strcmp(path, "-") == 0 ? "standard input" : path; }
+static const char *name_of(const char *path)
+{
+    return strcmp(path, "-") == 0 ? "standard input" : path;
+}
 
 int app_read_all(const char *path, char **text, size_t *n_bytes)
 {
@@ -72,10 +75,12 @@ bool app_jsonl_next(app_jsonl *j, json_t **object)
         *object = value;
         return true;
     }
-    if (value) snprintf(j->error, sizeof j->error, "line %llu: expected a JSON object", (unsigned long long)j->n_line);
+    if (value)
+        snprintf(j->error, sizeof j->error, "line %llu: expected a JSON object",
+                 (unsigned long long)j->n_line);
     else
-        snprintf(j->error, sizeof j->error, "line %llu, column %d: %s", (unsigned long long)j->n_line,
-                 error.column, error.text);
+        snprintf(j->error, sizeof j->error, "line %llu, column %d: %s",
+                 (unsigned long long)j->n_line, error.column, error.text);
     json_decref(value);
     return true;
 }
@@ -119,7 +124,8 @@ int app_read_ids(const char *path, uint32_t n_vocab, int32_t **ids, size_t *n_id
         goto out;
     }
     if (!json_is_array(array)) {
-        app_error("%s: expected a JSON array of token ids, or an object with one under \"ids\"", name);
+        app_error("%s: expected a JSON array of token ids, or an object with one under \"ids\"",
+                  name);
         goto out;
     }
     const size_t n = json_array_size(array);

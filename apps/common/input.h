@@ -8,12 +8,12 @@
 #include <stdint.h>
 #include <stdio.h>
 
-/* All of a file ("-": standard input) into new memory (free), NUL-terminated.  An exit code; messages name
- * the file. */
+/* All of a file ("-": standard input) into new memory (free), NUL-terminated.  An exit code;
+ * messages name the file. */
 int app_read_all(const char *path, char **text, size_t *n_bytes);
 
-/* One JSON value per line.  `line` parses the next line that is not blank: true with *value (new reference),
- * or with NULL and `error` filled when the line is no JSON object; false at the end. */
+/* One JSON value per line.  `line` parses the next line that is not blank: true with *value (new
+ * reference), or with NULL and `error` filled when the line is no JSON object; false at the end. */
 typedef struct app_jsonl {
     FILE *file;
     const char *path;
@@ -26,13 +26,14 @@ int app_jsonl_open(app_jsonl *j, const char *path); // "-": standard input; an e
 bool app_jsonl_next(app_jsonl *j, json_t **object);
 void app_jsonl_close(app_jsonl *j);
 
-/* Write one value as a line of JSON to stdout and flush; takes over the reference.  False when stdout
- * takes no more. */
+/* Write one value as a line of JSON to stdout and flush; takes over the reference.  False when
+ * stdout takes no more. */
 bool app_json_line(json_t *value);
 /* {"error": "text"} as such a line. */
 bool app_json_error_line(const char *text);
 
-/* The ids in a file: a JSON array, or an object with the array "ids".  New memory (free).  An exit code. */
+/* The ids in a file: a JSON array, or an object with the array "ids".  New memory (free).  An exit
+ * code. */
 int app_read_ids(const char *path, uint32_t n_vocab, int32_t **ids, size_t *n_ids);
 
 #endif

@@ -29,7 +29,8 @@ static bool beside_program(const char *relative, char *out, size_t cap)
     if (!slash) return false;
     *slash = 0;
     char joined[PATH_MAX];
-    if ((size_t)snprintf(joined, sizeof joined, "%s/%s", self, relative) >= sizeof joined) return false;
+    if ((size_t)snprintf(joined, sizeof joined, "%s/%s", self, relative) >= sizeof joined)
+        return false;
     char *clean = realpath(joined, NULL); // no "../.." in messages
     if (!clean) return false;
     const bool fits = (size_t)snprintf(out, cap, "%s", clean) < cap;
@@ -44,10 +45,12 @@ int app_model_dir(const app_settings *s, char *dir, size_t cap)
         app_error("--model: the path is longer than %zu bytes", cap - 1);
         return APP_BAD;
     }
-    /* In the build tree programs are in build/bin; installed ones in PREFIX/bin, wherever PREFIX is now. */
+    /* In the build tree programs are in build/bin; installed ones in PREFIX/bin, wherever PREFIX is
+     * now. */
     if (beside_program("../../" SHIPPED, dir, cap) && is_dir(dir)) return APP_OK;
     if (beside_program("../share/coli/" SHIPPED, dir, cap) && is_dir(dir)) return APP_OK;
-    if ((size_t)snprintf(dir, cap, "%s", COLI_DATADIR "/" SHIPPED) < cap && is_dir(dir)) return APP_OK;
+    if ((size_t)snprintf(dir, cap, "%s", COLI_DATADIR "/" SHIPPED) < cap && is_dir(dir))
+        return APP_OK;
     app_error("no model: the shipped one is not in %s", COLI_DATADIR "/" SHIPPED);
     app_hint("give --model DIR, or set COLI_MODEL");
     return APP_BAD;
@@ -88,7 +91,8 @@ int app_open(const app_settings *s, bool with_session, app_engine *out)
     if (status == COLI_OK) return APP_OK;
     const int failed = app_fail(status);
     if (status == COLI_E_NOTFOUND && is_checkpoint(dir))
-        app_hint("that is a Hugging Face checkpoint: `coli convert %s OUT` makes a container of it", dir);
+        app_hint("that is a Hugging Face checkpoint: `coli convert %s OUT` makes a container of it",
+                 dir);
     else if (status == COLI_E_NOTFOUND && s->from[APP_OPT_MODEL] == APP_FROM_ENVIRONMENT)
         app_hint("the path comes from COLI_MODEL");
     app_close(out);
@@ -119,9 +123,12 @@ coli_sampling app_sampling(const app_settings *s, const coli_model *model)
 
 void app_count_text(uint64_t n, char *out, size_t cap)
 {
-    if (n >= 1000000000) snprintf(out, cap, "%.1f B", (double)n * 1e-9);
-    else if (n >= 1000000) snprintf(out, cap, "%.1f M", (double)n * 1e-6);
-    else snprintf(out, cap, "%.1f K", (double)n * 1e-3);
+    if (n >= 1000000000)
+        snprintf(out, cap, "%.1f B", (double)n * 1e-9);
+    else if (n >= 1000000)
+        snprintf(out, cap, "%.1f M", (double)n * 1e-6);
+    else
+        snprintf(out, cap, "%.1f K", (double)n * 1e-3);
 }
 
 void app_banner(const app_engine *engine)
@@ -131,7 +138,7 @@ void app_banner(const app_engine *engine)
     char all[32], active[32];
     app_count_text(info.n_param, all, sizeof all);
     app_count_text(info.n_param_active, active, sizeof active);
-    app_note("%s · %s parameters, %s active · context %u · %u thread%s · %s", info.name, all, active,
-             coli_session_n_ctx(engine->session), info.n_threads, info.n_threads == 1 ? "" : "s",
-             info.isa);
+    app_note("%s · %s parameters, %s active · context %u · %u thread%s · %s", info.name, all,
+             active, coli_session_n_ctx(engine->session), info.n_threads,
+             info.n_threads == 1 ? "" : "s", info.isa);
 }

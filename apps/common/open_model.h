@@ -10,8 +10,9 @@ typedef struct app_engine {
     coli_session *session;
 } app_engine;
 
-/* The directory that the settings mean: --model or COLI_MODEL as typed, else the shipped model, found
- * from the program's own place.  Fills `dir`; an exit code, with a message printed, when there is none. */
+/* The directory that the settings mean: --model or COLI_MODEL as typed, else the shipped model,
+ * found from the program's own place.  Fills `dir`; an exit code, with a message printed, when
+ * there is none. */
 int app_model_dir(const app_settings *s, char *dir, size_t cap);
 
 /* Open that model; with_session also makes a session.  An exit code; close whatever it was. */

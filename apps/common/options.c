@@ -1,7 +1,7 @@
 /* options.c - see options.h.
  *
- * A command line is read twice.  The first look finds the command, because what `--group` means to a
- * person depends on it; the second takes every option, and complains at the first that makes no
+ * A command line is read twice.  The first look finds the command, because what `--group` means to
+ * a person depends on it; the second takes every option, and complains at the first that makes no
  * sense: unknown (is another one near?), of another command (which?), without its value, or with a
  * value outside its range. */
 #include "options.h"
@@ -17,8 +17,6 @@
 #include "terminal.h"
 
 extern char **environ;
-
-enum { HELP_INDENT = 26, HELP_WIDTH = 90 };
 
 /* ---- what was meant ------------------------------------------------------------------------ */
 
@@ -67,8 +65,10 @@ int app_usage(const char *command, const char *fmt, ...)
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
     app_error("%s", text);
-    if (command) app_hint("`%s help %s` shows how", app_program_name(), command);
-    else app_hint("`%s --help` shows how", app_program_name());
+    if (command)
+        app_hint("`%s help %s` shows how", app_program_name(), command);
+    else
+        app_hint("`%s --help` shows how", app_program_name());
     return APP_BAD;
 }
 
@@ -79,16 +79,6 @@ static const app_option *option_named(const char *name, size_t n)
     for (uint32_t i = 0; i < APP_N_OPTION; i++)
         if (strlen(app_options[i].name) == n && memcmp(app_options[i].name, name, n) == 0)
             return &app_options[i];
-    return NULL;
-}
-
-static const char *dashes(const app_option *o) { return o->name[1] ? "--" : "-"; }
-
-static const app_command *command_named(const app_program *program, const char *name)
-{
-    for (uint32_t i = 0; i < program->n_command; i++)
-        if (program->commands[i].name && strcmp(program->commands[i].name, name) == 0)
-            return &program->commands[i];
     return NULL;
 }
 
@@ -130,31 +120,6 @@ static bool is_choice(const char *choices, const char *text)
     return false;
 }
 
-/* "a, b or c" from "a|b|c". */
-static void choices_text(const char *choices, char *out, size_t cap)
-{
-    size_t n = 0;
-    for (const char *c = choices; *c && n + 8 < cap; c++) {
-        if (*c == '|') n += (size_t)snprintf(out + n, cap - n, strchr(c + 1, '|') ? ", " : " or ");
-        else out[n++] = *c;
-    }
-    out[n] = 0;
-}
-
-/* What the values of an option may be; `brief` for the help. */
-static void range_text(const app_option *o, bool brief, char *out, size_t cap)
-{
-    *out = 0;
-    switch (o->kind) {
-    case APP_U32: snprintf(out, cap, "%s%.0f to %.0f", brief ? "" : "a whole number from ", o->min, o->max); break;
-    case APP_U64: snprintf(out, cap, "%s0 to %" PRIu64, brief ? "" : "a whole number from ", UINT64_MAX); break;
-    case APP_F32: snprintf(out, cap, "%s%g to %g", brief ? "" : "a number from ", o->min, o->max); break;
-    case APP_CHOICE: choices_text(o->choices, out, cap); break;
-    case APP_FLAG:
-    case APP_TEXT: break;
-    }
-}
-
 /* Set the option's field; false when the text is not one of its values. */
 static bool take_value(const app_option *o, const char *text, app_settings *s)
 {
@@ -162,14 +127,22 @@ static bool take_value(const app_option *o, const char *text, app_settings *s)
     uint64_t whole;
     double number;
     switch (o->kind) {
-    case APP_FLAG: *(bool *)field = true; return true;
-    case APP_TEXT: *(const char **)field = text; return true;
-    case APP_CHOICE: *(const char **)field = text; return is_choice(o->choices, text);
+    case APP_FLAG:
+        *(bool *)field = true;
+        return true;
+    case APP_TEXT:
+        *(const char **)field = text;
+        return true;
+    case APP_CHOICE:
+        *(const char **)field = text;
+        return is_choice(o->choices, text);
     case APP_U32:
-        if (!parse_u64(text, &whole) || whole < (uint64_t)o->min || whole > (uint64_t)o->max) return false;
+        if (!parse_u64(text, &whole) || whole < (uint64_t)o->min || whole > (uint64_t)o->max)
+            return false;
         *(uint32_t *)field = (uint32_t)whole;
         return true;
-    case APP_U64: return parse_u64(text, (uint64_t *)field);
+    case APP_U64:
+        return parse_u64(text, (uint64_t *)field);
     case APP_F32:
         if (!parse_double(text, &number) || number < o->min || number > o->max) return false;
         *(float *)field = (float)number;
@@ -182,131 +155,25 @@ void app_value_text(const app_settings *s, app_option_id id, char *out, size_t c
 {
     const void *field = (const char *)s + app_options[id].offset;
     switch (app_options[id].kind) {
-    case APP_FLAG: snprintf(out, cap, "%s", *(const bool *)field ? "on" : "off"); break;
+    case APP_FLAG:
+        snprintf(out, cap, "%s", *(const bool *)field ? "on" : "off");
+        break;
     case APP_TEXT:
     case APP_CHOICE: {
         const char *text = *(const char *const *)field;
         snprintf(out, cap, "%s", text ? text : "");
         break;
     }
-    case APP_U32: snprintf(out, cap, "%" PRIu32, *(const uint32_t *)field); break;
-    case APP_U64: snprintf(out, cap, "%" PRIu64, *(const uint64_t *)field); break;
-    case APP_F32: snprintf(out, cap, "%g", (double)*(const float *)field); break;
+    case APP_U32:
+        snprintf(out, cap, "%" PRIu32, *(const uint32_t *)field);
+        break;
+    case APP_U64:
+        snprintf(out, cap, "%" PRIu64, *(const uint64_t *)field);
+        break;
+    case APP_F32:
+        snprintf(out, cap, "%g", (double)*(const float *)field);
+        break;
     }
-}
-
-/* ---- help ---------------------------------------------------------------------------------- */
-
-/* Print words from `column` on, wrapped and indented. */
-static void wrap(FILE *out, const char *text, int column)
-{
-    bool first = true;
-    while (*text) {
-        const int n = (int)strcspn(text, " ");
-        if (!first && column + 1 + n > HELP_WIDTH) {
-            fprintf(out, "\n%*s", HELP_INDENT, "");
-            column = HELP_INDENT;
-            first = true;
-        }
-        fprintf(out, "%s%.*s", first ? "" : " ", n, text);
-        column += n + !first;
-        first = false;
-        text += n;
-        text += *text == ' ';
-    }
-    fputc('\n', out);
-}
-
-static void option_help(const app_option *o, FILE *out)
-{
-    const app_option_id id = (app_option_id)(o - app_options);
-    char left[64], range[128], right[512];
-    snprintf(left, sizeof left, "  %s%s%s%s", dashes(o), o->name, o->arg ? " " : "",
-             o->arg ? o->arg : "");
-    range_text(o, true, range, sizeof range);
-    const char *variable = app_variable_of(id);
-    size_t n = (size_t)snprintf(right, sizeof right, "%s", o->help);
-    const char *separator = " (";
-    if (*range) {
-        n += (size_t)snprintf(right + n, sizeof right - n, "%s%s", separator, range);
-        separator = "; ";
-    }
-    if (o->otherwise) {
-        n += (size_t)snprintf(right + n, sizeof right - n, "%sdefault: %s", separator, o->otherwise);
-        separator = "; ";
-    }
-    if (variable) {
-        n += (size_t)snprintf(right + n, sizeof right - n, "%senvironment: %s", separator, variable);
-        separator = "; ";
-    }
-    if (strcmp(separator, "; ") == 0) snprintf(right + n, sizeof right - n, ")");
-    fprintf(out, "%-*s", HELP_INDENT, left);
-    if (strlen(left) >= HELP_INDENT) fprintf(out, "\n%*s", HELP_INDENT, "");
-    wrap(out, right, HELP_INDENT);
-}
-
-static void command_help(const app_program *program, const app_command *c, FILE *out)
-{
-    fprintf(out, "usage: %s %s%s%s\n\n%s.\n", program->name, c->name ? c->name : "",
-            c->name ? " " : "", c->synopsis, c->summary);
-    if (c->text) fprintf(out, "\n%s", c->text);
-    fprintf(out, "\nexamples:\n%s\noptions:\n", c->examples);
-    for (uint32_t i = 0; i < APP_N_OPTION; i++)
-        if (app_options[i].commands & c->bit) option_help(&app_options[i], out);
-}
-
-static void environment_help(FILE *out)
-{
-    fputs("Environment variables.  The command line wins over them; an empty one counts as absent.\n\n"
-          "set an option:\n", out);
-    for (uint32_t i = 0; i < app_n_variable; i++) {
-        if (app_variables[i].option == APP_N_OPTION) continue;
-        const app_option *o = &app_options[app_variables[i].option];
-        char flag[32];
-        snprintf(flag, sizeof flag, "%s%s", dashes(o), o->name);
-        fprintf(out, "  %-24s%-10s%s\n", app_variables[i].name, flag, app_variables[i].help);
-    }
-    fputs("\nof the terminal:\n", out);
-    for (uint32_t i = 0; i < app_n_system_variable; i++)
-        fprintf(out, "  %-24s%s\n", app_system_variables[i].name, app_system_variables[i].help);
-    fputs("\nknown, without effect yet (a warning says so when one is set):\n", out);
-    for (uint32_t i = 0; i < app_n_variable; i++)
-        if (app_variables[i].option == APP_N_OPTION)
-            fprintf(out, "  %-24s%s\n", app_variables[i].name, app_variables[i].help);
-    fputs("\nOther variables named COLI_*, QT_* or ROUTE_* are warned about: they are likely mistyped.\n",
-          out);
-}
-
-static void program_help(const app_program *program, FILE *out)
-{
-    fprintf(out, "%s %s - %s\n\nusage: %s COMMAND [options]\n\ncommands:\n", program->name,
-            coli_version(), program->summary, program->name);
-    for (uint32_t i = 0; i < program->n_command; i++)
-        fprintf(out, "  %-12s%s\n", program->commands[i].name, program->commands[i].summary);
-    fprintf(out, "\n`%s help COMMAND` shows examples and options, `%s help environment` the variables.\n",
-            program->name, program->name);
-}
-
-bool app_help(const app_program *program, const char *topic, FILE *out)
-{
-    if (topic && strcmp(topic, "environment") == 0) {
-        environment_help(out);
-        return true;
-    }
-    const app_command *c = topic ? command_named(program, topic) : NULL;
-    if (!topic && !program->commands[0].name) c = &program->commands[0];
-    if (topic && !c) {
-        app_error("there is no help about \"%s\"", topic);
-        app_nearest n = {.word = topic};
-        for (uint32_t i = 0; i < program->n_command; i++)
-            if (program->commands[i].name) app_nearest_try(&n, program->commands[i].name);
-        app_nearest_try(&n, "environment");
-        if (n.best) app_hint("did you mean `%s help %s`?", program->name, n.best);
-        return false;
-    }
-    if (c) command_help(program, c, out);
-    else program_help(program, out);
-    return true;
 }
 
 /* ---- the command line ---------------------------------------------------------------------- */
@@ -319,7 +186,10 @@ typedef struct argument {
     const char *value; // what stands in the same argument; NULL if nothing does
 } argument;
 
-static bool is_option(const char *arg) { return arg[0] == '-' && arg[1] != 0; }
+static bool is_option(const char *arg)
+{
+    return arg[0] == '-' && arg[1] != 0;
+}
 
 static argument take_apart(const char *arg)
 {
@@ -334,7 +204,8 @@ static argument take_apart(const char *arg)
         a.n_name = 1;
         a.option = arg[1] == 'h' ? &app_options[APP_OPT_HELP] : option_named(a.name, 1);
         if (arg[2]) a.value = arg + 2;
-        const bool one_dash_too_few = option_named(arg + 1, strcspn(arg + 1, "=")) != NULL; // -no-think
+        const bool one_dash_too_few =
+            option_named(arg + 1, strcspn(arg + 1, "=")) != NULL; // -no-think
         if (arg[2] && (!a.option || !a.option->arg || one_dash_too_few)) {
             a.option = NULL;
             a.n_name = strcspn(a.name, "=");
@@ -365,9 +236,12 @@ static int no_such_option(const app_program *program, const app_command *c, cons
     app_nearest n = {.word = word};
     for (uint32_t i = 0; i < APP_N_OPTION; i++)
         if (!c || app_options[i].commands & c->bit) app_nearest_try(&n, app_options[i].name);
-    if (n.best) app_hint("did you mean %s%s?", n.best[1] ? "--" : "-", n.best);
-    else if (c && c->name) app_hint("`%s help %s` lists the options", program->name, c->name);
-    else app_hint("`%s --help` lists what there is", program->name);
+    if (n.best)
+        app_hint("did you mean %s%s?", n.best[1] ? "--" : "-", n.best);
+    else if (c && c->name)
+        app_hint("`%s help %s` lists the options", program->name, c->name);
+    else
+        app_hint("`%s --help` lists what there is", program->name);
     return APP_BAD;
 }
 
@@ -379,8 +253,11 @@ static int wrong_command(const app_program *program, const app_command *c, const
         if (program->commands[i].bit & o->commands)
             n += (size_t)snprintf(where + n, sizeof where - n, "%s`%s %s`", n ? ", " : "",
                                   program->name, program->commands[i].name);
-    if (c->name) app_error("%s%s is not an option of `%s %s`", dashes(o), o->name, program->name, c->name);
-    else app_error("%s%s is not an option of %s", dashes(o), o->name, program->name);
+    if (c->name)
+        app_error("%s%s is not an option of `%s %s`", app_dashes(o), o->name, program->name,
+                  c->name);
+    else
+        app_error("%s%s is not an option of %s", app_dashes(o), o->name, program->name);
     if (*where) app_hint("it belongs to %s", where);
     return APP_BAD;
 }
@@ -388,7 +265,7 @@ static int wrong_command(const app_program *program, const app_command *c, const
 static int bad_value(const char *name, const char *before, const app_option *o, const char *text)
 {
     char range[128];
-    range_text(o, false, range, sizeof range);
+    app_range_text(o, false, range, sizeof range);
     app_error("%s%s: expected %s, found \"%s\"", before, name, range, text);
     if (o->kind == APP_CHOICE) {
         app_nearest n = {.word = text};
@@ -402,8 +279,8 @@ static int bad_value(const char *name, const char *before, const app_option *o, 
 }
 
 /* The option at argv[*i], and its value, which may be the next argument. */
-static int take_option(const app_program *program, const app_command *c, int argc, char **argv, int *i,
-                       app_settings *s)
+static int take_option(const app_program *program, const app_command *c, int argc, char **argv,
+                       int *i, app_settings *s)
 {
     const argument a = take_apart(argv[*i]);
     const app_option *o = a.option;
@@ -411,7 +288,7 @@ static int take_option(const app_program *program, const app_command *c, int arg
     if (c && !(o->commands & c->bit)) return wrong_command(program, c, o);
     const char *value = a.value;
     if (!o->arg && value) {
-        app_error("%s%s takes no value, found \"%s\"", dashes(o), o->name, value);
+        app_error("%s%s takes no value, found \"%s\"", app_dashes(o), o->name, value);
         return APP_BAD;
     }
     if (o->arg && !value) {
@@ -419,13 +296,15 @@ static int take_option(const app_program *program, const app_command *c, int arg
         /* `--system --no-think` forgot the text; -1 may well be a value. */
         const bool forgotten = value && is_option(value) && take_apart(value).option;
         if (!value || forgotten) {
-            app_error("%s%s needs a value: %s%s %s", dashes(o), o->name, dashes(o), o->name, o->arg);
-            if (forgotten) app_hint("write %s%s=%s if that is the value", dashes(o), o->name, value);
+            app_error("%s%s needs a value: %s%s %s", app_dashes(o), o->name, app_dashes(o), o->name,
+                      o->arg);
+            if (forgotten)
+                app_hint("write %s%s=%s if that is the value", app_dashes(o), o->name, value);
             return APP_BAD;
         }
         ++*i;
     }
-    if (!take_value(o, value, s)) return bad_value(o->name, dashes(o), o, value);
+    if (!take_value(o, value, s)) return bad_value(o->name, app_dashes(o), o, value);
     s->from[o - app_options] = APP_FROM_COMMAND_LINE;
     return APP_OK;
 }
@@ -434,11 +313,13 @@ static int from_environment(const app_command *c, app_settings *s)
 {
     for (uint32_t i = 0; i < app_n_variable; i++) {
         const app_option_id id = app_variables[i].option;
-        if (id == APP_N_OPTION || app_given(s, id) || !(app_options[id].commands & c->bit)) continue;
+        if (id == APP_N_OPTION || app_given(s, id) || !(app_options[id].commands & c->bit))
+            continue;
         const char *value = getenv(app_variables[i].name);
         if (!value || !*value) continue;
         if (!take_value(&app_options[id], value, s))
-            return bad_value(app_variables[i].name, "environment variable ", &app_options[id], value);
+            return bad_value(app_variables[i].name, "environment variable ", &app_options[id],
+                             value);
         s->from[id] = APP_FROM_ENVIRONMENT;
     }
     return APP_OK;
@@ -477,9 +358,12 @@ static int no_such_command(const app_program *program, const char *word)
 {
     app_error("unknown command \"%s\"", word);
     app_nearest n = {.word = word};
-    for (uint32_t i = 0; i < program->n_command; i++) app_nearest_try(&n, program->commands[i].name);
-    if (n.best) app_hint("did you mean `%s %s`?", program->name, n.best);
-    else app_hint("`%s help` lists the commands", program->name);
+    for (uint32_t i = 0; i < program->n_command; i++)
+        app_nearest_try(&n, program->commands[i].name);
+    if (n.best)
+        app_hint("did you mean `%s %s`?", program->name, n.best);
+    else
+        app_hint("`%s help` lists the commands", program->name);
     return APP_BAD;
 }
 
@@ -488,7 +372,7 @@ int app_main(const app_program *program, int argc, char **argv)
     const bool has_commands = program->commands[0].name != NULL;
     const char *word = has_commands ? find_command(argc, argv) : NULL;
     const app_command *c = has_commands ? NULL : &program->commands[0];
-    if (word && !(c = command_named(program, word))) return no_such_command(program, word);
+    if (word && !(c = app_command_named(program, word))) return no_such_command(program, word);
 
     app_settings s = {.args = argv + 1};
     bool ended = false;

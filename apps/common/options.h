@@ -28,22 +28,34 @@ typedef struct app_program {
     uint32_t n_command;
 } app_program;
 
-/* Parse, answer --help and --version, warn about variables, run the command.  Returns the exit code. */
+/* Parse, answer --help and --version, warn about variables, run the command.  Returns the exit
+ * code. */
 int app_main(const app_program *program, int argc, char **argv);
 
-/* Help texts, as --help prints them.  topic: a command's name, "environment", or NULL for the whole.
- * False when there is no such topic (an error was printed). */
+/* Help texts, as --help prints them.  topic: a command's name, "environment", or NULL for the
+ * whole. False when there is no such topic (an error was printed). */
 bool app_help(const app_program *program, const char *topic, FILE *out);
 
-/* The command's exit code for a command line that makes no sense: prints "coli: ..." and how to get help. */
+/* The command's exit code for a command line that makes no sense: prints "coli: ..." and how to get
+ * help. */
 __attribute__((format(printf, 2, 3))) int app_usage(const char *command, const char *fmt, ...);
 
-/* The likeliest of the words meant by `word`: feed candidates, then look at `best` (NULL: nothing near). */
+/* The likeliest of the words meant by `word`: feed candidates, then look at `best` (NULL: nothing
+ * near). */
 typedef struct app_nearest {
     const char *word, *best;
     uint32_t distance;
 } app_nearest;
 void app_nearest_try(app_nearest *n, const char *candidate);
+
+/* The command of that name, or NULL. */
+const app_command *app_command_named(const app_program *program, const char *name);
+
+/* "-" or "--", as the option wants. */
+const char *app_dashes(const app_option *option);
+/* What an option's values may be, in words, "" when anything goes; brief leaves out "a number
+ * from". */
+void app_range_text(const app_option *option, bool brief, char *out, size_t cap);
 
 /* The variable that sets an option, or NULL. */
 const char *app_variable_of(app_option_id id);

@@ -28,9 +28,12 @@ void app_progress_start(app_progress *p, const char *verb)
 /* "83 s", "12 min", "3.4 h". */
 static void duration(double s, char *out, size_t cap)
 {
-    if (s < 100) snprintf(out, cap, "%.0f s", s);
-    else if (s < 6000) snprintf(out, cap, "%.0f min", s / 60);
-    else snprintf(out, cap, "%.1f h", s / 3600);
+    if (s < 100)
+        snprintf(out, cap, "%.0f s", s);
+    else if (s < 6000)
+        snprintf(out, cap, "%.0f min", s / 60);
+    else
+        snprintf(out, cap, "%.1f h", s / 3600);
 }
 
 static void clear_bar(app_progress *p)
@@ -49,8 +52,10 @@ static void draw(app_progress *p, double now)
     const int full = (int)(share * BAR_CELLS);
     for (int i = 0; i < BAR_CELLS; i++) cells[i] = i < full ? '#' : '.';
     cells[BAR_CELLS] = 0;
-    if (p->bar) fprintf(stderr, "\r%s [%s] ", p->verb, cells);
-    else fprintf(stderr, "%s: ", p->verb);
+    if (p->bar)
+        fprintf(stderr, "\r%s [%s] ", p->verb, cells);
+    else
+        fprintf(stderr, "%s: ", p->verb);
     fprintf(stderr, "%3.0f %% of %.2f GB, %.0f MB/s, %s left", share * 100, (double)p->total * 1e-9,
             rate * 1e-6, left);
     fputs(p->bar ? "\033[K" : "\n", stderr);

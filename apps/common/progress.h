@@ -1,4 +1,5 @@
-/* progress.h - how far long work has come: a bar on a terminal, a line every few seconds elsewhere. */
+/* progress.h - how far long work has come: a bar on a terminal, a line every few seconds elsewhere.
+ */
 #ifndef APP_PROGRESS_H
 #define APP_PROGRESS_H
 

@@ -3,7 +3,8 @@
 
 enum {
     GENERATE = APP_CHAT | APP_RUN,
-    COMPUTE = GENERATE | APP_INFO | APP_QWEN36, // open the model to run it, or to say how it would run
+    COMPUTE =
+        GENERATE | APP_INFO | APP_QWEN36, // open the model to run it, or to say how it would run
     MEASURE = APP_QWEN36,
     ALL = (APP_QWEN36 << 1) - 1
 };

@@ -67,7 +67,11 @@ typedef enum app_option_id {
 } app_option_id;
 
 /* Where a value came from. */
-typedef enum app_source { APP_FROM_DEFAULT, APP_FROM_ENVIRONMENT, APP_FROM_COMMAND_LINE } app_source;
+typedef enum app_source {
+    APP_FROM_DEFAULT,
+    APP_FROM_ENVIRONMENT,
+    APP_FROM_COMMAND_LINE
+} app_source;
 
 typedef struct app_settings {
     const char *model, *isa;

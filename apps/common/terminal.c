@@ -2,6 +2,7 @@
 #include "terminal.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <locale.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -20,6 +21,7 @@ static struct {
     atomic_bool counting;            // somebody looks at n
     atomic_uint n;                   // since the last app_interrupt_ call
     atomic_bool colour;              // a dimmed text may be open on stderr
+    atomic_int wake_in, wake_out;    // ends of a pipe, 0 until somebody waits
 } on_interrupt;
 
 static void interrupted(int signal_number)
@@ -35,7 +37,36 @@ static void interrupted(int signal_number)
         if (write(STDERR_FILENO, end, strlen(end)) < 0) _exit(APP_INTERRUPTED);
         _exit(APP_INTERRUPTED); // everything shown was flushed; nothing else is open
     }
+    app_wake();
     errno = saved;
+}
+
+void app_wake(void)
+{
+    const int fd = atomic_load(&on_interrupt.wake_in);
+    if (fd > 0 && write(fd, "", 1) < 0) return; // full: it wakes already
+}
+
+int app_wake_fd(void)
+{
+    int ends[2];
+    if (!atomic_load(&on_interrupt.wake_in)) {
+        if (pipe(ends) != 0) return -1;
+        for (int i = 0; i < 2; i++) {
+            fcntl(ends[i], F_SETFL, O_NONBLOCK);
+            fcntl(ends[i], F_SETFD, FD_CLOEXEC);
+        }
+        atomic_store(&on_interrupt.wake_out, ends[0]);
+        atomic_store(&on_interrupt.wake_in, ends[1]);
+    }
+    return atomic_load(&on_interrupt.wake_out);
+}
+
+void app_woken(void)
+{
+    char bytes[64];
+    while (read(atomic_load(&on_interrupt.wake_out), bytes, sizeof bytes) > 0) {
+    }
 }
 
 static void interrupt_mode(coli_session *session, bool counting)
@@ -45,9 +76,18 @@ static void interrupt_mode(coli_session *session, bool counting)
     atomic_store(&on_interrupt.n, 0);
 }
 
-void app_interrupt_session(coli_session *session) { interrupt_mode(session, false); }
-void app_interrupt_count(void) { interrupt_mode(NULL, true); }
-uint32_t app_interrupts(void) { return atomic_load(&on_interrupt.n); }
+void app_interrupt_session(coli_session *session)
+{
+    interrupt_mode(session, false);
+}
+void app_interrupt_count(void)
+{
+    interrupt_mode(NULL, true);
+}
+uint32_t app_interrupts(void)
+{
+    return atomic_load(&on_interrupt.n);
+}
 
 /* ---- start and end ------------------------------------------------------------------------- */
 
@@ -60,11 +100,15 @@ void app_terminal_init(const char *program)
     struct sigaction action = {.sa_handler = interrupted, .sa_flags = SA_RESTART};
     sigemptyset(&action.sa_mask);
     sigaction(SIGINT, &action, NULL);
-    action.sa_handler = SIG_IGN; // a write to a closed pipe fails instead, and the work ends in order
+    action.sa_handler =
+        SIG_IGN; // a write to a closed pipe fails instead, and the work ends in order
     sigaction(SIGPIPE, &action, NULL);
 }
 
-const char *app_program_name(void) { return program_name; }
+const char *app_program_name(void)
+{
+    return program_name;
+}
 
 int app_terminal_finish(int code)
 {
@@ -82,7 +126,8 @@ int app_terminal_finish(int code)
 bool app_colour(FILE *stream)
 {
     const char *no_colour = getenv("NO_COLOR"), *term = getenv("TERM");
-    return isatty(fileno(stream)) && !(no_colour && *no_colour) && term && strcmp(term, "dumb") != 0;
+    return isatty(fileno(stream)) && !(no_colour && *no_colour) && term &&
+           strcmp(term, "dumb") != 0;
 }
 
 void app_error(const char *fmt, ...)
@@ -121,22 +166,28 @@ void app_note(const char *fmt, ...)
 int app_exit_code(coli_status status)
 {
     switch (status) {
-    case COLI_OK: return APP_OK;
-    case COLI_E_CANCELLED: return APP_INTERRUPTED;
+    case COLI_OK:
+        return APP_OK;
+    case COLI_E_CANCELLED:
+        return APP_INTERRUPTED;
     case COLI_E_INVALID:
     case COLI_E_NOTFOUND:
     case COLI_E_FORMAT:
     case COLI_E_UNSUPPORTED:
-    case COLI_E_EXISTS: return APP_BAD;
-    default: return APP_FAILED;
+    case COLI_E_EXISTS:
+        return APP_BAD;
+    default:
+        return APP_FAILED;
     }
 }
 
 int app_fail(coli_status status)
 {
     const char *message = coli_error_message();
-    if (status == COLI_E_CANCELLED) app_error("stopped");
-    else app_error("%s", *message ? message : coli_status_text(status));
+    if (status == COLI_E_CANCELLED)
+        app_error("stopped");
+    else
+        app_error("%s", *message ? message : coli_status_text(status));
     return app_exit_code(status);
 }
 

@@ -12,8 +12,8 @@
 
 enum {
     APP_OK = 0,
-    APP_FAILED = 1,      // it could not be done
-    APP_BAD = 2,         // the command line or a file makes no sense
+    APP_FAILED = 1,       // it could not be done
+    APP_BAD = 2,          // the command line or a file makes no sense
     APP_INTERRUPTED = 130 // Ctrl-C
 };
 
@@ -50,17 +50,24 @@ void app_interrupt_session(coli_session *session);
 void app_interrupt_count(void);
 uint32_t app_interrupts(void);
 
+/* A descriptor that becomes readable when a signal has come, whichever thread took it; -1 if the
+ * system has none to give.  app_wake is for handlers; whoever saw the descriptor readable calls
+ * app_woken. */
+int app_wake_fd(void);
+void app_wake(void);
+void app_woken(void);
+
 /* ---- the answer ---------------------------------------------------------------------------- */
 
 typedef struct app_answer {
-    bool thinking;     // the last piece was part of the think block
+    bool thinking; // the last piece was part of the think block
     bool any_thinking, any_answer;
     bool line_open_out, line_open_err; // something stands on the line
     bool write_failed;
 } app_answer; // start zeroed
 
-/* A coli_piece_fn with an app_answer as user.  Thinking goes to stderr, dimmed; the answer to stdout;
- * on a terminal control characters are shown, not obeyed. */
+/* A coli_piece_fn with an app_answer as user.  Thinking goes to stderr, dimmed; the answer to
+ * stdout; on a terminal control characters are shown, not obeyed. */
 bool app_answer_piece(void *answer, const coli_piece *piece);
 void app_answer_end(app_answer *answer); // ends open lines and colours
 

@@ -1,16 +1,18 @@
 /* main.c - qwen36: for people who measure.
  *
- * Results go to stdout, the rest to stderr.  Everything is greedy: what comes out depends on the model
- * and the input alone.  Four kinds of input, one at a time:
+ * Results go to stdout, the rest to stderr.  Everything is greedy: what comes out depends on the
+ * model and the input alone.  Four kinds of input, one at a time:
  *
  *     --prompt-file   text in, its continuation out
  *     --ids           ids in, ids out
  *     --teacher-force ids in; how likely each was and which one the model would have chosen
  *     --ppl           texts in; the same, summed by text and topic (measure.c)
  *
- * --dump-logits goes with the first three and holds the rows of the ids given, not of those made. */
+ * --dump-logits goes with the first three and holds the rows of the ids given, not of those made.
+ */
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "input.h"
 #include "measure.h"
@@ -101,9 +103,11 @@ static bool is_stop(const coli_model_info *info, int32_t id)
     return false;
 }
 
-/* Greedy tokens from the present logits; with --stop, a stop token is the last one.  made (n_max). */
-static coli_status continue_greedily(const app_settings *s, app_engine *engine, const coli_model_info *info,
-                                     int32_t *made, uint32_t n_max, coli_result *r)
+/* Greedy tokens from the present logits; with --stop, a stop token is the last one.  made (n_max).
+ */
+static coli_status continue_greedily(const app_settings *s, app_engine *engine,
+                                     const coli_model_info *info, int32_t *made, uint32_t n_max,
+                                     coli_result *r)
 {
     const coli_sampling greedy = {
         .struct_size = sizeof greedy, .top_p = 1, .repetition_penalty = 1}; // the rest is off at 0
@@ -161,15 +165,19 @@ static int continue_from(const app_settings *s, app_engine *engine, pass *p)
     if (code != APP_OK) return code;
     r.ttft_s = r.prefill_s = app_clock_s() - start_s;
 
-    const uint32_t room = coli_session_n_ctx(engine->session) - coli_session_pos(engine->session) + 1;
+    const uint32_t room =
+        coli_session_n_ctx(engine->session) - coli_session_pos(engine->session) + 1;
     uint32_t n = s->dump_logits ? 0 : DEFAULT_N;
     if (app_given(s, APP_OPT_N)) n = s->n ? s->n : room;
     if (n > room) n = room;
     int32_t *made = app_alloc(n ? n : 1, sizeof *made);
     const coli_status status = continue_greedily(s, engine, &p->info, made, n, &r);
-    if (status != COLI_OK) code = app_fail(status);
-    else if (s->prompt_file) code = n ? print_text(engine, made, r.n_generated) : APP_OK;
-    else print_ids(made, r.n_generated);
+    if (status != COLI_OK)
+        code = app_fail(status);
+    else if (s->prompt_file)
+        code = n ? print_text(engine, made, r.n_generated) : APP_OK;
+    else
+        print_ids(made, r.n_generated);
     if (code == APP_OK) app_footer(&r);
     if (code == APP_OK && app_interrupts()) code = APP_INTERRUPTED;
     free(made);
@@ -240,8 +248,8 @@ static int measure_ids(const app_settings *s, app_engine *engine)
                               : app_read_ids(path, p.info.n_vocab, &ids, &n);
     const uint32_t n_ctx = coli_session_n_ctx(engine->session);
     if (code == APP_OK && n > n_ctx) {
-        app_error("%s: %zu tokens do not fit the context of %u", s->prompt_file ? s->prompt_file : path, n,
-                  n_ctx);
+        app_error("%s: %zu tokens do not fit the context of %u",
+                  s->prompt_file ? s->prompt_file : path, n, n_ctx);
         app_hint("--ctx N makes a longer one, as far as the model goes");
         code = APP_FAILED;
     }
@@ -262,7 +270,12 @@ static int run(const app_settings *s)
         return app_usage(NULL, "%s --prompt-file, --ids, --teacher-force and --ppl",
                          n_input ? "give only one of" : "give one of");
     if (s->ppl && s->dump_logits) return app_usage(NULL, "--dump-logits does not go with --ppl");
-    if (s->json && !s->ppl) return app_usage(NULL, "--json goes with --ppl; the others print JSON anyway");
+    if (s->json && !s->ppl)
+        return app_usage(NULL, "--json goes with --ppl; the others print JSON anyway");
+    if (s->dump_logits && access(s->dump_logits, F_OK) == 0) { // known before hours of work
+        app_error("%s: already exists", s->dump_logits);
+        return APP_BAD;
+    }
     app_engine engine;
     int code = app_open(s, true, &engine);
     if (code != APP_OK) return code;
@@ -277,8 +290,10 @@ static const app_command command = {
     .bit = APP_QWEN36,
     .synopsis = "[options] INPUT",
     .summary = "Measure a model of the family qwen36",
-    .text = "INPUT is one of --prompt-file, --ids, --teacher-force and --ppl.  Results go to stdout, the rest to\n"
-            "stderr.  Everything is greedy.  Exactly -n tokens are made while they fit the context, 64 without -n,\n"
+    .text = "INPUT is one of --prompt-file, --ids, --teacher-force and --ppl.  Results go to "
+            "stdout, the rest to\n"
+            "stderr.  Everything is greedy.  Exactly -n tokens are made while they fit the "
+            "context, 64 without -n,\n"
             "none with --dump-logits and without -n.  A file named - is standard input.\n",
     .examples = "  qwen36 --prompt-file story.txt -n 100\n"
                 "  echo '[1, 85, 2]' | qwen36 --ids - -n 32\n"

@@ -1,8 +1,9 @@
 /* measure.c - see measure.h.
  *
- * Perplexity.  Each text is tokenised as it stands (special tokens recognised, nothing added) and fed from
- * an empty session.  The first token has nothing before it and is not scored; nll is the mean over
- * scored tokens, perplexity its exponential.  Means over a topic and over all are by token. */
+ * Perplexity.  Each text is tokenised as it stands (special tokens recognised, nothing added) and
+ * fed from an empty session.  The first token has nothing before it and is not scored; nll is the
+ * mean over scored tokens, perplexity its exponential.  Means over a topic and over all are by
+ * token. */
 #include "measure.h"
 
 #include <math.h>
@@ -44,7 +45,10 @@ static void add_score(score *to, const score *what)
     to->n_text++;
 }
 
-static double mean(const score *s) { return s->n_token ? s->nll / (double)s->n_token : 0; }
+static double mean(const score *s)
+{
+    return s->n_token ? s->nll / (double)s->n_token : 0;
+}
 
 typedef struct scores {
     score all;
@@ -112,18 +116,19 @@ static json_t *score_json(const score *s)
 
 static void print_score(const char *kind, const char *name, const score *s)
 {
-    printf("%-6s %-16s %8llu tokens  nll %.5f  ppl %.4f\n", kind, name, (unsigned long long)s->n_token,
-           mean(s), exp(mean(s)));
+    printf("%-6s %-16s %8llu tokens  nll %.5f  ppl %.4f\n", kind, name,
+           (unsigned long long)s->n_token, mean(s), exp(mean(s)));
     fflush(stdout);
 }
 
 /* One object of the file; an exit code. */
-static int score_object(const app_settings *s, app_engine *engine, uint32_t n_vocab, const app_jsonl *j,
-                        const json_t *object, scores *all)
+static int score_object(const app_settings *s, app_engine *engine, uint32_t n_vocab,
+                        const app_jsonl *j, const json_t *object, scores *all)
 {
     const json_t *text = json_object_get(object, "text"), *topic = json_object_get(object, "topic");
     if (!object || !json_is_string(text) || (topic && !json_is_string(topic))) {
-        if (!object) app_error("%s: %s", j->path, j->error);
+        if (!object)
+            app_error("%s: %s", j->path, j->error);
         else
             app_error("%s: line %llu: expected the string \"text\"%s", j->path,
                       (unsigned long long)j->n_line, topic ? " and the string \"topic\"" : "");
@@ -132,7 +137,8 @@ static int score_object(const app_settings *s, app_engine *engine, uint32_t n_vo
     score one;
     const coli_status status = score_text(engine, n_vocab, text, &one);
     if (status != COLI_OK) {
-        if (status != COLI_E_CANCELLED) app_note("%s: line %llu:", j->path, (unsigned long long)j->n_line);
+        if (status != COLI_E_CANCELLED)
+            app_note("%s: line %llu:", j->path, (unsigned long long)j->n_line);
         return app_fail(status);
     }
     const char *topic_name = topic ? json_string_value(topic) : NULL;
@@ -144,8 +150,8 @@ static int score_object(const app_settings *s, app_engine *engine, uint32_t n_vo
         json_array_append_new(all->texts, item);
     } else {
         char name[64];
-        snprintf(name, sizeof name, "%llu%s%s", (unsigned long long)all->all.n_text, topic_name ? " " : "",
-                 topic_name ? topic_name : "");
+        snprintf(name, sizeof name, "%llu%s%s", (unsigned long long)all->all.n_text,
+                 topic_name ? " " : "", topic_name ? topic_name : "");
         print_score("text", name, &one);
     }
     return APP_OK;

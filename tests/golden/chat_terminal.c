@@ -34,7 +34,8 @@ static void wait_for(terminal *t, const char *text)
         }
         struct pollfd p = {.fd = t->fd, .events = POLLIN};
         const int ready = poll(&p, 1, 1000 * TIMEOUT_S);
-        const ssize_t n = ready > 0 ? read(t->fd, t->seen + t->n_seen, sizeof t->seen - 1 - t->n_seen) : -1;
+        const ssize_t n =
+            ready > 0 ? read(t->fd, t->seen + t->n_seen, sizeof t->seen - 1 - t->n_seen) : -1;
         if (n <= 0) {
             print_error("the terminal never showed \"%s\"; it showed\n%s\n", text, t->seen);
             kill(t->pid, SIGKILL);
@@ -48,6 +49,13 @@ static void wait_for(terminal *t, const char *text)
 static void type(terminal *t, const char *keys)
 {
     T_EQ(write(t->fd, keys, strlen(keys)), strlen(keys));
+}
+
+static int count(const char *text, const char *part)
+{
+    int n = 0;
+    for (; (text = strstr(text, part)); text += strlen(part)) n++;
+    return n;
 }
 
 static int end(terminal *t)
@@ -82,8 +90,14 @@ T_TEST(typed_chat)
     type(&t, "\r");
     wait_for(&t, " tok · ");
     wait_for(&t, "> ");
+    type(&t, "Ciao, Jörg! 日本\r");
+    wait_for(&t, " tok · ");
+    wait_for(&t, "> ");
+    T_EQ(count(t.seen, "TTFT"), 3);
     /* Ctrl-C drops a line, then warns, then leaves */
-    type(&t, "never sent\003");
+    type(&t, "never sent");
+    wait_for(&t, "never sent");
+    type(&t, "\003");
     wait_for(&t, "> ");
     type(&t, "\003");
     wait_for(&t, "Ctrl-C again leaves");
@@ -106,10 +120,13 @@ T_TEST(typed_chat)
     free(lines);
 
     /* the next conversation finds the last line with one key; Ctrl-D leaves */
-    start(&t, LIST(variable, "NO_COLOR=1"), LIST("chat", "--no-think", "--temp", "0", "--model", MODEL));
+    start(&t, LIST(variable, "NO_COLOR=1"),
+          LIST("chat", "--no-think", "--temp", "0", "--model", MODEL));
     wait_for(&t, "> ");
     type(&t, "\033[A");
     wait_for(&t, ":hepl");
+    type(&t, "\033[A");
+    wait_for(&t, "Jörg! 日本");
     type(&t, "\003");
     wait_for(&t, "> ");
     type(&t, "\004");
@@ -122,8 +139,9 @@ T_TEST(ctrl_c_stops_the_answer_and_keeps_the_conversation)
     T_BEGIN;
     static terminal t;
     /* hot sampling without an end: it goes on until it is stopped */
-    start(&t, NULL, LIST("chat", "--no-history", "--temp", "100", "--top-k", "0", "--top-p", "1", "--seed", "1",
-                         "--model", MODEL));
+    start(&t, NULL,
+          LIST("chat", "--no-history", "--temp", "100", "--top-k", "0", "--top-p", "1", "--seed",
+               "1", "--model", MODEL));
     wait_for(&t, "> ");
     type(&t, "Tell me a story.\r");
     wait_for(&t, "\n");
@@ -139,11 +157,25 @@ T_TEST(ctrl_c_stops_the_answer_and_keeps_the_conversation)
     T_EQ(end(&t), 0);
 }
 
+T_TEST(ctrl_c_ends_a_run)
+{
+    T_BEGIN;
+    static terminal t;
+    start(&t, NULL,
+          LIST("run", "--temp", "100", "--top-k", "0", "--top-p", "1", "--seed", "1", "--model",
+               MODEL, "Hi"));
+    wait_for(&t, "\033[2m");
+    type(&t, "\003");
+    T_EQ(end(&t), 130);
+    T_TRUE(has(t.seen, "stopped"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(typed_chat),
         cmocka_unit_test(ctrl_c_stops_the_answer_and_keeps_the_conversation),
+        cmocka_unit_test(ctrl_c_ends_a_run),
     };
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
 }

@@ -1,5 +1,5 @@
-/* cli_test.c - the programs as a person or a script meets them: arguments in, text and exit code out.
- * The model is the shipped one. */
+/* cli_test.c - the programs as a person or a script meets them: arguments in, text and exit code
+ * out. The model is the shipped one. */
 #include <jansson.h>
 
 #include "programs.h"
@@ -17,14 +17,26 @@ typedef struct usage_case {
 } usage_case;
 
 static const usage_case usage_cases[] = {
-    {"coli", {"rnu", "x"}, NULL, 2, "coli: unknown command \"rnu\"\nhint: did you mean `coli run`?\n"},
+    {"coli",
+     {"rnu", "x"},
+     NULL,
+     2,
+     "coli: unknown command \"rnu\"\nhint: did you mean `coli run`?\n"},
     {"coli", {"tokenise"}, NULL, 2, "did you mean `coli tokenize`?"},
-    {"coli", {"run", "--tmep", "1", "x"}, NULL, 2, "coli: unknown option --tmep\nhint: did you mean --temp?\n"},
+    {"coli",
+     {"run", "--tmep", "1", "x"},
+     NULL,
+     2,
+     "coli: unknown option --tmep\nhint: did you mean --temp?\n"},
     {"coli", {"run", "-no-think", "x"}, NULL, 2, "did you mean --no-think?"},
     {"coli", {"run", "--thread=2", "x"}, NULL, 2, "did you mean --threads?"},
     {"coli", {"--tmep", "run"}, NULL, 2, "did you mean --temp?"},
     {"coli", {"chat", "--group", "32"}, NULL, 2, "hint: it belongs to `coli convert`"},
-    {"coli", {"run", "--temp", "nan", "x"}, NULL, 2, "--temp: expected a number from 0 to 100, found \"nan\""},
+    {"coli",
+     {"run", "--temp", "nan", "x"},
+     NULL,
+     2,
+     "--temp: expected a number from 0 to 100, found \"nan\""},
     {"coli", {"run", "--temp", "inf", "x"}, NULL, 2, "found \"inf\""},
     {"coli", {"run", "--temp", "0.5x", "x"}, NULL, 2, "found \"0.5x\""},
     {"coli", {"run", "--temp", "", "x"}, NULL, 2, "found \"\""},
@@ -37,7 +49,11 @@ static const usage_case usage_cases[] = {
     {"coli", {"run", "--threads", " 1", "x"}, NULL, 2, "found \" 1\""},
     {"coli", {"run", "--seed", "18446744073709551616", "x"}, NULL, 2, "0 to 18446744073709551615"},
     {"coli", {"run", "-n", "many", "x"}, NULL, 2, "-n: expected a whole number"},
-    {"coli", {"run", "--isa", "avx", "x"}, NULL, 2, "expected scalar, avx2 or avx512, found \"avx\"\nhint: did you mean avx2?"},
+    {"coli",
+     {"run", "--isa", "avx", "x"},
+     NULL,
+     2,
+     "expected scalar, avx2 or avx512, found \"avx\"\nhint: did you mean avx2?"},
     {"coli", {"run", "--no-think=yes", "x"}, NULL, 2, "takes no value"},
     {"coli", {"run", "--system"}, NULL, 2, "--system needs a value"},
     {"coli", {"run", "--system", "--no-think"}, NULL, 2, "write --system=--no-think"},
@@ -87,11 +103,16 @@ T_TEST(version_and_help_go_to_stdout)
     static const struct {
         const char *program, *args[3], *out;
     } cases[] = {
-        {"coli", {"--version"}, "coli 0."},        {"qwen36", {"--version"}, "qwen36 0."},
-        {"coli", {NULL}, "commands:"},             {"coli", {"--help"}, "commands:"},
-        {"coli", {"help"}, "commands:"},           {"coli", {"run", "--help"}, "usage: coli run"},
-        {"coli", {"--help", "run"}, "usage: coli run"}, {"coli", {"help", "run"}, "examples:"},
-        {"coli", {"run", "-h"}, "usage: coli run"}, {"qwen36", {"--help"}, "examples:"},
+        {"coli", {"--version"}, "coli 0."},
+        {"qwen36", {"--version"}, "qwen36 0."},
+        {"coli", {NULL}, "commands:"},
+        {"coli", {"--help"}, "commands:"},
+        {"coli", {"help"}, "commands:"},
+        {"coli", {"run", "--help"}, "usage: coli run"},
+        {"coli", {"--help", "run"}, "usage: coli run"},
+        {"coli", {"help", "run"}, "examples:"},
+        {"coli", {"run", "-h"}, "usage: coli run"},
+        {"qwen36", {"--help"}, "examples:"},
         {"coli", {"help", "environment"}, "COLI_MODEL"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -107,8 +128,8 @@ T_TEST(variables_that_do_nothing_are_named_once)
 {
     T_BEGIN;
     outcome o = run_with("coli", "", 0,
-                         LIST("COLI_CUDA=1", "HEAT_FILE=x", "ROUTE_J=", "COLI_MODLE=x", "QT_FOO=1", "ROUTER=1",
-                              "COLI_MODEL=" MODEL),
+                         LIST("COLI_CUDA=1", "HEAT_FILE=x", "ROUTE_J=", "COLI_MODLE=x", "QT_FOO=1",
+                              "ROUTER=1", "COLI_MODEL=" MODEL),
                          LIST("info"));
     EXPECT(o, o.code == 0);
     EXPECT(o, has(o.err, "coli: warning: COLI_CUDA is known but has no effect yet\n"));
@@ -121,7 +142,8 @@ T_TEST(variables_that_do_nothing_are_named_once)
 }
 
 /* The words of `text` that start like an option or look like a variable, one after another. */
-static const char *next_name(const char *text, const char *first, const char *rest, char *name, size_t cap)
+static const char *next_name(const char *text, const char *first, const char *rest, char *name,
+                             size_t cap)
 {
     for (; *text; text++) {
         const size_t n = strspn(text, rest);
@@ -150,7 +172,7 @@ T_TEST(the_manual_is_complete)
     T_BEGIN;
     size_t n;
     char *doc = slurp(DOC, &n);
-    static const char *const topics[] = {"chat",   "run",      "info",   "convert",    "verify",
+    static const char *const topics[] = {"chat",     "run",    "info", "convert",    "verify",
                                          "tokenize", "render", "help", "environment"};
     int n_option = 0, n_variable = 0;
     char name[80];
@@ -211,7 +233,8 @@ T_TEST(tokenize_jsonl_equals_the_fixture)
         assert_non_null(e);
         assert_non_null(f);
         json_object_del(e, "text");
-        if (!json_equal(e, f)) fail_msg("line %d: %.*s", n_line + 1, (int)(found_end - found), found);
+        if (!json_equal(e, f))
+            fail_msg("line %d: %.*s", n_line + 1, (int)(found_end - found), found);
         json_decref(e);
         json_decref(f);
         expected = expected_end + 1;
@@ -227,10 +250,11 @@ T_TEST(tokenize_jsonl_equals_the_fixture)
 T_TEST(tokenize_a_bad_line_stands_in_its_place)
 {
     T_BEGIN;
-    outcome o = RUN("coli", "{\"text\": \"\"}\n\nnonsense\n[1]\n{\"txt\": 1}\n{\"text\": \" \"}\n", "tokenize",
-                    "--jsonl", "--model", MODEL);
+    outcome o = RUN("coli", "{\"text\": \"\"}\n\nnonsense\n[1]\n{\"txt\": 1}\n{\"text\": \" \"}\n",
+                    "tokenize", "--jsonl", "--model", MODEL);
     EXPECT(o, o.code == 2);
-    EXPECT(o, strncmp(o.out, "{\"ids\": [], \"decoded\": \"\"}\n{\"error\": \"line 3, column ", 50) == 0);
+    EXPECT(o, strncmp(o.out, "{\"ids\": [], \"decoded\": \"\"}\n{\"error\": \"line 3, column ",
+                      50) == 0);
     EXPECT(o, has(o.out, "{\"error\": \"line 4: expected a JSON object\"}\n"));
     EXPECT(o, has(o.out, "{\"error\": \"expected an object with the string \\\"text\\\"\"}\n"));
     EXPECT(o, strcmp(o.out + o.n_out - 37, "}\n{\"ids\": [229], \"decoded\": \" \"}\n") != 0 &&
@@ -255,20 +279,25 @@ T_TEST(tokenize_text_shows_ids_and_pieces)
 T_TEST(render_refusals_are_results)
 {
     T_BEGIN;
-    outcome o = RUN("coli",
-                    "{\"template\": \"3.6\", \"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}]}\n"
-                    "{\"template\": \"3.6\", \"messages\": [{\"role\": \"developer\", \"content\": \"Hi\"}]}\n"
-                    "{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}],"
-                    " \"options\": {\"enable_thinking\": false}}\n",
-                    "render", "--jsonl");
+    outcome o = RUN(
+        "coli",
+        "{\"template\": \"3.6\", \"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}]}\n"
+        "{\"template\": \"3.6\", \"messages\": [{\"role\": \"developer\", \"content\": \"Hi\"}]}\n"
+        "{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}],"
+        " \"options\": {\"enable_thinking\": false}}\n",
+        "render", "--jsonl");
     EXPECT(o, o.code == 0 && o.n_err == 0);
-    EXPECT(o, has(o.out, "{\"text\": \"<|im_start|>user\\nHi<|im_end|>\\n<|im_start|>assistant\\n<think>\\n\"}\n"
-                         "{\"error\": \""));
+    EXPECT(
+        o,
+        has(o.out,
+            "{\"text\": \"<|im_start|>user\\nHi<|im_end|>\\n<|im_start|>assistant\\n<think>\\n\"}\n"
+            "{\"error\": \""));
     EXPECT(o, has(o.out, "<think>\\n\\n</think>\\n\\n\"}\n"));
     forget(&o);
     o = RUN("coli", "{\"messages\": \n{\"template\": 3}\n{}\n", "render", "--jsonl");
     EXPECT(o, o.code == 2 && has(o.out, "{\"error\": \"line 1"));
-    EXPECT(o, has(o.out, "\\\"template\\\": expected a string") && has(o.out, "with \\\"messages\\\""));
+    EXPECT(o, has(o.out, "\\\"template\\\": expected a string") &&
+                  has(o.out, "with \\\"messages\\\""));
     forget(&o);
 }
 
@@ -288,8 +317,8 @@ T_TEST(run_answers_on_stdout_and_the_rest_on_stderr)
     outcome p = RUN("coli", "What is 17 + 25?\n", "run", "--no-think", "--temp", "0");
     EXPECT(p, p.code == 0 && strcmp(o.out, p.out) == 0);
     forget(&p);
-    p = RUN("coli", "What is 17 + 25?", "run", "-", "--no-think", "--temp", "0", "--threads", "1", "--isa",
-            "scalar", "--chunk", "3");
+    p = RUN("coli", "What is 17 + 25?", "run", "-", "--no-think", "--temp", "0", "--threads", "1",
+            "--isa", "scalar", "--chunk", "3");
     EXPECT(p, p.code == 0 && strcmp(o.out, p.out) == 0);
     forget(&p);
     forget(&o);
@@ -313,8 +342,10 @@ T_TEST(run_thinks_on_stderr_and_says_when_nothing_else_came)
     EXPECT(o, o.code == 1 && o.n_out == 0 && has_footer(o.err, NULL) && o.n_err > 150);
     EXPECT(o, has(o.err, "thinking took all 20 tokens: there is no answer\nhint: a larger -n"));
     forget(&o);
-    o = RUN("coli", "", "run", "--temp", "0", "-n", "2", "--no-think", "--model", MODEL, "What is 17 + 25?");
-    EXPECT(o, o.code == 0 && o.n_out > 0 && has(o.err, "2 tok · ") && has(o.err, "stopped after 2 tokens"));
+    o = RUN("coli", "", "run", "--temp", "0", "-n", "2", "--no-think", "--model", MODEL,
+            "What is 17 + 25?");
+    EXPECT(o, o.code == 0 && o.n_out > 0 && has(o.err, "2 tok · ") &&
+                  has(o.err, "stopped after 2 tokens"));
     forget(&o);
     o = RUN("coli", "", "run", "--ctx", "8", "--model", MODEL, "What is 17 + 25?");
     EXPECT(o, o.code == 1 && has(o.err, "context of 8") && has(o.err, "hint: --ctx"));
@@ -324,10 +355,13 @@ T_TEST(run_thinks_on_stderr_and_says_when_nothing_else_came)
 T_TEST(the_same_seed_gives_the_same_answer)
 {
     T_BEGIN;
-    outcome a = RUN("coli", "", "run", "--temp", "1.5", "--seed", "7", "-n", "40", "--no-think", "Tell me a story.");
-    outcome b = run_with("coli", "", 0, LIST("COLI_TEMP=1.5", "SEED=7", "NGEN=40", "COLI_ISA=scalar"),
-                         LIST("run", "--no-think", "--threads", "1", "Tell me a story."));
-    outcome c = RUN("coli", "", "run", "--temp", "1.5", "--seed", "8", "-n", "40", "--no-think", "Tell me a story.");
+    outcome a = RUN("coli", "", "run", "--temp", "1.5", "--seed", "7", "-n", "40", "--no-think",
+                    "Tell me a story.");
+    outcome b =
+        run_with("coli", "", 0, LIST("COLI_TEMP=1.5", "SEED=7", "NGEN=40", "COLI_ISA=scalar"),
+                 LIST("run", "--no-think", "--threads", "1", "Tell me a story."));
+    outcome c = RUN("coli", "", "run", "--temp", "1.5", "--seed", "8", "-n", "40", "--no-think",
+                    "Tell me a story.");
     EXPECT(a, a.code == 0 && strcmp(a.out, b.out) == 0);
     EXPECT(c, strcmp(a.out, c.out) != 0);
     forget(&a);
@@ -338,9 +372,10 @@ T_TEST(the_same_seed_gives_the_same_answer)
 T_TEST(piped_chat_answers_line_by_line)
 {
     T_BEGIN;
-    outcome o = RUN("coli", "What is the capital of France?\n\nWhat is 17 + 25?\r\n", "chat", "--no-think", "--temp",
-                    "0", "--model", MODEL);
-    EXPECT(o, o.code == 0 && has(o.out, "Paris") && has(o.out, "42") && !has(o.out, "> ") && !has(o.out, "\033"));
+    outcome o = RUN("coli", "What is the capital of France?\n\nWhat is 17 + 25?\r\n", "chat",
+                    "--no-think", "--temp", "0", "--model", MODEL);
+    EXPECT(o, o.code == 0 && has(o.out, "Paris") && has(o.out, "42") && !has(o.out, "> ") &&
+                  !has(o.out, "\033"));
     EXPECT(o, has(o.err, "hummingbird · 22.2 M parameters"));
     /* the second turn computes what is new, not the conversation */
     unsigned first = 0, second = 0;
@@ -351,11 +386,12 @@ T_TEST(piped_chat_answers_line_by_line)
     o = RUN("coli", ":hlep\n", "chat");
     EXPECT(o, o.code == 2 && has(o.err, "unknown command :hlep\nhint: did you mean :help?"));
     forget(&o);
-    o = RUN("coli", "Hello!\n:reset\n::reset\n:quit\nHello!\n", "chat", "--no-think", "--temp", "0");
+    o = RUN("coli", "Hello!\n:reset\n::reset\n:-)\n:quit\nHello!\n", "chat", "--no-think", "--temp",
+            "0");
     EXPECT(o, o.code == 0 && has(o.err, "forgotten"));
     int n_answer = 0;
     for (const char *at = o.err; (at = strstr(at, "TTFT")); at++) n_answer++;
-    EXPECT(o, n_answer == 2);
+    EXPECT(o, n_answer == 3);
     forget(&o);
     o = RUN("coli", "Hello!\n", "chat", "--ctx", "6");
     EXPECT(o, o.code == 1 && has(o.err, "hint: :reset"));
@@ -392,7 +428,8 @@ T_TEST(info_tells_what_a_model_is)
 {
     T_BEGIN;
     outcome o = RUN("coli", "", "info", MODEL);
-    EXPECT(o, o.code == 0 && has(o.out, "22.2 M in all") && has(o.out, "8 layers") && has(o.out, "<|im_end|>"));
+    EXPECT(o, o.code == 0 && has(o.out, "22.2 M in all") && has(o.out, "8 layers") &&
+                  has(o.out, "<|im_end|>"));
     forget(&o);
     o = run_with("coli", "", 0, LIST("CTX=2048", "NUCLEUS=0.5"),
                  LIST("info", "--json", "--settings", "--temp", "0", "--model", MODEL));
@@ -402,15 +439,18 @@ T_TEST(info_tells_what_a_model_is)
     EXPECT(o, json_integer_value(json_object_get(root, "n_expert")) == 64);
     EXPECT(o, json_string_length(json_object_get(root, "identity")) == 32);
     EXPECT(o, json_array_size(json_object_get(root, "stop_tokens")) == 2);
-    static const char *const expected[][3] = {
-        {"ctx", "2048", "CTX"}, {"top-p", "0.5", "NUCLEUS"}, {"temp", "0", "command line"}, {"top-k", "20", "model"},
-        {"seed", "0", "default"}};
+    static const char *const expected[][3] = {{"ctx", "2048", "CTX"},
+                                              {"top-p", "0.5", "NUCLEUS"},
+                                              {"temp", "0", "command line"},
+                                              {"top-k", "20", "model"},
+                                              {"seed", "0", "default"}};
     const json_t *settings = json_object_get(root, "settings");
     size_t n_found = 0;
     for (size_t i = 0; i < json_array_size(settings); i++)
         for (size_t k = 0; k < 5; k++) {
             const json_t *s = json_array_get(settings, i);
-            if (strcmp(json_string_value(json_object_get(s, "name")), expected[k][0]) != 0) continue;
+            if (strcmp(json_string_value(json_object_get(s, "name")), expected[k][0]) != 0)
+                continue;
             T_STR(json_string_value(json_object_get(s, "value")), expected[k][1]);
             T_STR(json_string_value(json_object_get(s, "from")), expected[k][2]);
             n_found++;
@@ -445,13 +485,15 @@ T_TEST(convert_verify_and_measure_a_tiny_model)
     o = RUN("qwen36", "[1, 2, 3]", "--model", out, "--ids", "-", "-n", "5");
     EXPECT(o, o.code == 0 && has_footer(o.err, NULL));
     int made[5];
-    EXPECT(o, sscanf(o.out, "[%d, %d, %d, %d, %d]\n", made, made + 1, made + 2, made + 3, made + 4) == 5);
+    EXPECT(o, sscanf(o.out, "[%d, %d, %d, %d, %d]\n", made, made + 1, made + 2, made + 3,
+                     made + 4) == 5);
     char all[128];
-    snprintf(all, sizeof all, "{\"ids\": [1, 2, 3, %d, %d, %d, %d, %d]}", made[0], made[1], made[2], made[3],
-             made[4]);
+    snprintf(all, sizeof all, "{\"ids\": [1, 2, 3, %d, %d, %d, %d, %d]}", made[0], made[1], made[2],
+             made[3], made[4]);
     forget(&o);
     const char *dump = scratch_path("dump.safetensors");
-    o = RUN("qwen36", all, "--model", out, "--teacher-force", "-", "--dump-logits", dump, "--chunk", "3");
+    o = RUN("qwen36", all, "--model", out, "--teacher-force", "-", "--dump-logits", dump, "--chunk",
+            "3");
     EXPECT(o, o.code == 0);
     json_error_t error;
     json_t *root = json_loads(o.out, 0, &error);
@@ -467,9 +509,18 @@ T_TEST(convert_verify_and_measure_a_tiny_model)
     T_TRUE(has(file + 8, "\"expert_w\":{\"dtype\":\"F32\",\"shape\":[8,8,4]"));
     free(file);
 
-    static const char *const bad[][2] = {
-        {"", "column"}, {"{}", "expected a JSON array"}, {"[]", "empty"}, {"[1, 320]", "id 1: expected"},
-        {"[-1]", "found -1"}, {"[1.5]", "found 1.5"}, {"[\"a\"]", "found \"a\""}, {"[1, 2", "column"}};
+    o = RUN("qwen36", all, "--model", out, "--ids", "-", "--dump-logits", dump);
+    EXPECT(o, o.code == 2 && has(o.err, "already exists"));
+    forget(&o);
+
+    static const char *const bad[][2] = {{"", "column"},
+                                         {"{}", "expected a JSON array"},
+                                         {"[]", "empty"},
+                                         {"[1, 320]", "id 1: expected"},
+                                         {"[-1]", "found -1"},
+                                         {"[1.5]", "found 1.5"},
+                                         {"[\"a\"]", "found \"a\""},
+                                         {"[1, 2", "column"}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         o = RUN("qwen36", bad[i][0], "--model", out, "--ids", "-");
         EXPECT(o, o.code == 2 && has(o.err, bad[i][1]));
@@ -483,7 +534,8 @@ T_TEST(convert_verify_and_measure_a_tiny_model)
 T_TEST(perplexity_by_topic)
 {
     T_BEGIN;
-    const char *text = "{\"topic\": \"a\", \"text\": \"Hello there.\"}\n{\"topic\": \"b\", \"text\": \"Hello there.\"}\n"
+    const char *text = "{\"topic\": \"a\", \"text\": \"Hello there.\"}\n{\"topic\": \"b\", "
+                       "\"text\": \"Hello there.\"}\n"
                        "{\"topic\": \"a\", \"text\": \"H\"}\n{\"text\": \"\"}\n";
     outcome o = RUN("qwen36", text, "--model", MODEL, "--ppl", "-", "--json");
     EXPECT(o, o.code == 0);
@@ -493,7 +545,8 @@ T_TEST(perplexity_by_topic)
     const json_t *a = json_object_get(topics, "a"), *b = json_object_get(topics, "b");
     EXPECT(o, json_integer_value(json_object_get(all, "tokens")) ==
                   2 * json_integer_value(json_object_get(b, "tokens")));
-    EXPECT(o, json_real_value(json_object_get(a, "nll")) == json_real_value(json_object_get(b, "nll")));
+    EXPECT(o, json_real_value(json_object_get(a, "nll")) ==
+                  json_real_value(json_object_get(b, "nll")));
     EXPECT(o, json_real_value(json_object_get(b, "nll")) > 0);
     EXPECT(o, json_array_size(json_object_get(root, "texts")) == 4);
     json_decref(root);
@@ -502,7 +555,6 @@ T_TEST(perplexity_by_topic)
     EXPECT(o, o.code == 2 && has(o.err, "standard input: line 2: expected the string \"text\""));
     forget(&o);
 }
-
 
 int main(void)
 {

@@ -4,6 +4,8 @@
 #ifndef COLI_TEST_MICRO_H
 #define COLI_TEST_MICRO_H
 
+#include <unistd.h>
+
 #include "t.h"
 
 #include "libcoli/src/model/checkpoint.h"
@@ -49,12 +51,12 @@ static inline int micro_teardown(void **state)
     return system(command);
 }
 
-/* A name in that directory; eight may be in use at once. */
+/* A name in that directory; it lives until a thousand others were made. */
 static inline const char *micro_path(const char *fmt, ...)
 {
-    static char paths[8][512];
+    static char paths[1024][512];
     static int next;
-    char *path = paths[next++ % 8];
+    char *path = paths[next++ % 1024];
     const int n = snprintf(path, 512, "%s/", micro_dir);
     va_list args;
     va_start(args, fmt);
@@ -215,6 +217,59 @@ static inline const char *micro_write(const micro *m, const char *dir)
     micro_text(path, m->config);
     snprintf(path, sizeof path, "%s/model.safetensors", dir);
     T_OK(coli__st_write(path, m->tensors, m->n));
+    return dir;
+}
+
+/* The same for a config whose weights, all zero, need not be on the disk: a file with a hole. */
+static inline const char *micro_write_hollow(const char *config, const char *dir)
+{
+    micro m = {.config = strdup(config)};
+    json_t *root;
+    const coli__engine *engine;
+    coli__model_spec spec;
+    T_OK(coli__json_parse("config", config, strlen(config), 64, &root));
+    T_OK(coli__engine_for(root, &engine));
+    T_OK(engine->describe(root, &spec));
+    micro_write(&m, dir); // no tensors yet
+    char path[600];
+    snprintf(path, sizeof path, "%s/model.safetensors", dir);
+    coli__buf header = {0};
+    uint64_t at = 0;
+    const char *separator = "{";
+    for (uint32_t i = 0; i < spec.n_tensor; i++, separator = ",") {
+        const coli__tensor_spec *s = &spec.tensors[i];
+        const uint64_t n = 2 * (uint64_t)s->n_out * s->n_in;
+        const char *head = strncmp(s->name, "lm_head", 7) == 0 ? "" : "model.";
+        T_OK(coli__buf_printf(&header,
+                              "%s\"%s%s\":{\"dtype\":\"BF16\",\"shape\":[%u,%u],"
+                              "\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}",
+                              separator, head, s->name, s->n_out, s->n_in, at, at + n));
+        at += n;
+    }
+    for (uint32_t i = 0; i < 2 * spec.n_expert_layer; i++) {
+        const coli__expert_spec *s = &spec.experts[i / 2];
+        const bool up = i % 2 == 0;
+        const uint32_t n_out = up ? 2 * s->d_ff : s->d_model, n_in = up ? s->d_model : s->d_ff;
+        const uint64_t n = 2 * (uint64_t)s->n_expert * n_out * n_in;
+        T_OK(coli__buf_printf(&header,
+                              ",\"model.%s%s\":{\"dtype\":\"BF16\",\"shape\":[%u,%u,%u],"
+                              "\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}",
+                              s->prefix, up ? "gate_up_proj" : "down_proj", s->n_expert, n_out,
+                              n_in, at, at + n));
+        at += n;
+    }
+    T_OK(coli__buf_str(&header, "}"));
+    const uint64_t n_header = header.n_bytes;
+    FILE *f = fopen(path, "wb");
+    T_TRUE(f != NULL);
+    T_EQ(fwrite(&n_header, 8, 1, f), 1);
+    T_EQ(fwrite(header.data, header.n_bytes, 1, f), 1);
+    T_EQ(fclose(f), 0);
+    T_EQ(truncate(path, (off_t)(8 + n_header + at)), 0);
+    coli__buf_finish(&header);
+    coli__model_spec_finish(&spec);
+    json_decref(root);
+    free(m.config);
     return dir;
 }
 

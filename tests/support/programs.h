@@ -1,5 +1,5 @@
-/* programs.h - start the programs of build/bin as a person or a script would: with arguments, an input
- * and an environment of their own; look at what came out and how it ended. */
+/* programs.h - start the programs of build/bin as a person or a script would: with arguments, an
+ * input and an environment of their own; look at what came out and how it ended. */
 #ifndef COLI_TEST_PROGRAMS_H
 #define COLI_TEST_PROGRAMS_H
 
@@ -46,13 +46,16 @@ static inline char *slurp(const char *path, size_t *n)
     return text;
 }
 
+/* The path of a file in the scratch directory; the same name gives the same string. */
 static inline const char *scratch_path(const char *name)
 {
-    static char paths[8][128];
-    static int next;
-    char *path = paths[next++ % 8];
-    snprintf(path, sizeof paths[0], "%s/%s", scratch, name);
-    return path;
+    static char paths[16][128];
+    char path[128];
+    snprintf(path, sizeof path, "%s/%s", scratch, name);
+    int i = 0;
+    while (paths[i][0] && strcmp(paths[i], path) != 0) i++;
+    assert_true(i < 16);
+    return strcpy(paths[i], path);
 }
 
 /* In the child: the program with arguments and an environment that holds nothing but `env`. */
@@ -70,7 +73,8 @@ static inline void become(const char *program, const char *const *args, const ch
     for (int i = 0; i < 3; i++) { // sanitizers are told apart by these
         const char *value = getenv(passed[i]);
         static char text[3][256];
-        if (value) envp[n++] = (snprintf(text[i], sizeof text[i], "%s=%s", passed[i], value), text[i]);
+        if (value)
+            envp[n++] = (snprintf(text[i], sizeof text[i], "%s=%s", passed[i], value), text[i]);
     }
     envp[n] = NULL;
     execve(path, argv, envp);
@@ -92,8 +96,8 @@ static inline void open_as(int fd, const char *path, int flags)
     close(file);
 }
 
-static inline outcome run_with(const char *program, const char *input, size_t n_input, const char *const *env,
-                        const char *const *args)
+static inline outcome run_with(const char *program, const char *input, size_t n_input,
+                               const char *const *env, const char *const *args)
 {
     const char *in = scratch_path("in"), *out = scratch_path("out"), *err = scratch_path("err");
     FILE *file = fopen(in, "wb");
@@ -114,7 +118,11 @@ static inline outcome run_with(const char *program, const char *input, size_t n_
     return o;
 }
 
-#define LIST(...) (const char *const[]){__VA_ARGS__, NULL}
+#define LIST(...)                                                                                  \
+    (const char *const[])                                                                          \
+    {                                                                                              \
+        __VA_ARGS__, NULL                                                                          \
+    }
 #define RUN(program, input, ...) run_with(program, input, strlen(input), NULL, LIST(__VA_ARGS__))
 
 static inline void show(const outcome *o)
@@ -131,7 +139,10 @@ static inline void show(const outcome *o)
         }                                                                                          \
     } while (0)
 
-static inline bool has(const char *text, const char *part) { return strstr(text, part) != NULL; }
+static inline bool has(const char *text, const char *part)
+{
+    return strstr(text, part) != NULL;
+}
 
 /* `N tok · T tok/s · prefill P tok · TTFT S s`, the only such line; *prefill gets P. */
 static inline bool has_footer(const char *text, unsigned *prefill)
@@ -142,8 +153,8 @@ static inline bool has_footer(const char *text, unsigned *prefill)
     unsigned n, p;
     double speed, ttft;
     char end[8] = "";
-    const bool ok = sscanf(at, "%u tok · %lf tok/s · prefill %u tok · TTFT %lf %7[s]", &n, &speed, &p, &ttft,
-                           end) == 5;
+    const bool ok = sscanf(at, "%u tok · %lf tok/s · prefill %u tok · TTFT %lf %7[s]", &n, &speed,
+                           &p, &ttft, end) == 5;
     if (ok && prefill) *prefill = p;
     return ok;
 }

@@ -218,8 +218,8 @@ T_TEST(S12_numbers_in_the_shape)
 T_TEST(S13_text)
 {
     T_BEGIN;
-    REFUSED("{" TENSOR("a\xff", "U8", "[4]", "[0,4]") "}", 4, "UTF-8");
-    REFUSED("{" TENSOR("\xc0\xaf", "U8", "[4]", "[0,4]") "}", 4, "UTF-8");
+    REFUSED("{" TENSOR("a\xff", "U8", "[4]", "[0,4]") "}", 4, "unable to decode");
+    REFUSED("{" TENSOR("\xc0\xaf", "U8", "[4]", "[0,4]") "}", 4, "unable to decode");
     REFUSED("{" TENSOR("\\ud800", "U8", "[4]", "[0,4]") "}", 4, "f: ");
     REFUSED("{" TENSOR("a\\u0000b", "U8", "[4]", "[0,4]") "}", 4, "f: ");
     REFUSED("{" TENSOR("a\\u001b[2J", "U8", "[4]", "[0,4]") "}", 4, "control character");

@@ -193,7 +193,7 @@ T_TEST(broken_files)
         {"\"he\":256", "\"\xE6\x97\xA5\":256", COLI_E_FORMAT, "outside the byte alphabet"},
         {"\"he\":256", "\"\xC2\xAD\":256", COLI_E_FORMAT, "outside the byte alphabet"},
         {"\"he\":256", "\"ll\":256", COLI_E_FORMAT, "duplicate"},
-        {"\"|>\":268", "\"|>\":270", COLI_E_FORMAT, "id 268 has no token"},
+        {"\"|>\":268", "\"|>\":269", COLI_E_FORMAT, "id 268 has no token"},
         {"\"!\":0", "\"!!\":0", COLI_E_FORMAT, "byte 0x21 has no token"},
         {"\"h e\"", "\"hq e\"", COLI_E_FORMAT, "merge 0: \"hq e\" is not in the vocabulary"},
         {"\"h e\"", "\"h qe\"", COLI_E_FORMAT, "merge 0: \"qe\" is not in the vocabulary"},

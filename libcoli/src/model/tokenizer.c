@@ -463,7 +463,6 @@ static coli_status add_token(loader *l, const added *a)
 
 static coli_status read_added(loader *l, const json_t *list)
 {
-    if (!is_null(list) && !json_is_array(list)) return malformed(l, "added_tokens is not an array");
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *object = json_array_get(list, i), *id = json_object_get(object, "id");
         if (!json_is_integer(id)) return malformed(l, "an added token has no id");
@@ -622,6 +621,7 @@ static coli_status load(loader *l, json_t *root, json_t *config, const char *con
     COLI_TRY(check_rest(l, root, model));
     if (!json_is_object(vocab)) return malformed(l, "model: vocab is missing");
     if (!json_is_array(merges)) return malformed(l, "model: merges is missing");
+    if (!is_null(list) && !json_is_array(list)) return malformed(l, "added_tokens is not an array");
     COLI_TRY(read_normalizer(l, root));
     COLI_TRY(read_pre_tokenizer(l, root));
 

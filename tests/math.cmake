@@ -1,0 +1,12 @@
+# Arithmetic: kernels, weight formats, sampling.
+coli_test(kernels_prop prop)
+coli_test(sample_prop prop)
+coli_test(matrix_unit unit)
+coli_test(math_unit unit)
+coli_test(exact_oracle oracle)
+
+# Not part of an ordinary run: `ctest -C bench -L bench -V`, or the program itself.
+add_executable(bench_matmul bench/bench_matmul.c)
+target_link_libraries(bench_matmul PRIVATE coli_internal)
+add_test(NAME bench.bench_matmul COMMAND bench_matmul CONFIGURATIONS bench)
+set_tests_properties(bench.bench_matmul PROPERTIES LABELS bench)
