@@ -2,3 +2,7 @@
 coli_test(safetensors_test unit)
 coli_test(file_test unit)
 coli_test(convert_test unit)
+coli_test(container_test unit)
+coli_test(formats_fault fault)
+coli_fuzz(safetensors)
+coli_fuzz(container)

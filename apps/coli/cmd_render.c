@@ -1,7 +1,10 @@
 /* cmd_render.c - `coli render`: conversations to prompts.
  *
  * A template that refuses (two system messages, no question) is a result like any other: an error
- * in the line's place, and exit code 0.  A line that is no conversation at all makes it 2. */
+ * in the line's place, and exit code 0.  A line that is no conversation at all makes it 2.
+ *
+ * The members of a line go to the library as the bytes they are.  To parse and print them again
+ * would lose what a template shows: numbers of any size, digit for digit. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,22 +14,113 @@
 #include "options.h"
 #include "terminal.h"
 
-/* False: the line was no good. */
-static bool render_line(const json_t *object, const char *bad_line, const char *tmpl_otherwise)
+typedef struct slice {
+    const char *at; // NULL: absent
+    size_t n_bytes;
+} slice;
+
+typedef struct line_members {
+    slice template, messages, options;
+} line_members;
+
+static const char *skip_space(const char *at)
 {
-    if (!object) return app_json_error_line(bad_line), false;
-    const json_t *tmpl = json_object_get(object, "template");
-    if (tmpl && !json_is_string(tmpl))
+    return at + strspn(at, " \t\r\n");
+}
+
+/* Past the string that begins at `at`. */
+static const char *skip_string(const char *at)
+{
+    for (at++; *at && *at != '"'; at++)
+        if (*at == '\\' && at[1]) at++;
+    return *at ? at + 1 : at;
+}
+
+/* Past the value that begins at `at`. */
+static const char *skip_value(const char *at)
+{
+    size_t depth = 0;
+    do {
+        if (*at == '"') {
+            at = skip_string(at);
+            continue;
+        }
+        if (*at == '[' || *at == '{') depth++;
+        if (*at == ']' || *at == '}') depth--;
+        at++;
+    } while (*at && (depth > 0 || !strchr(",]} \t\r\n", *at)));
+    return at;
+}
+
+/* Where the members of the object stand in its text; false where the text is no object. */
+static bool find_members(const char *text, line_members *out)
+{
+    *out = (line_members){0};
+    static const char *const names[] = {"\"template\"", "\"messages\"", "\"options\""};
+    slice *const slices[] = {&out->template, &out->messages, &out->options};
+    const char *at = skip_space(text);
+    if (*at++ != '{') return false;
+    for (at = skip_space(at); *at == '"'; at = skip_space(at)) {
+        const char *name = at, *name_end = skip_string(at);
+        at = skip_space(name_end);
+        if (*at++ != ':') return false;
+        const char *value = skip_space(at);
+        if (!*value) return false;
+        at = skip_value(value);
+        for (int i = 0; i < 3; i++)
+            if (strncmp(names[i], name, strlen(names[i])) == 0)
+                *slices[i] = (slice){value, (size_t)(at - value)};
+        at = skip_space(at);
+        if (*at == ',') at++;
+    }
+    return *at == '}' && !*skip_space(at + 1);
+}
+
+/* The line's members, or false with j->error.  jansson is the judge of what JSON is, except that it
+ * has no room for big numbers; what follows one is judged by the library. */
+static bool parse_line(app_jsonl *j, line_members *out)
+{
+    json_error_t error;
+    json_t *value =
+        json_loadb(j->line, j->n_bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
+    const bool big = !value && json_error_code(&error) == json_error_numeric_overflow;
+    const bool object = json_is_object(value);
+    json_decref(value);
+    if ((object || big) && find_members(j->line, out)) return true;
+    const unsigned long long n_line = j->n_line;
+    if (value || big)
+        snprintf(j->error, sizeof j->error, "line %llu: expected a JSON object", n_line);
+    else
+        snprintf(j->error, sizeof j->error, "line %llu, column %d: %s", n_line, error.column,
+                 error.text);
+    return false;
+}
+
+/* The template's name in `out`; false when the member is no string. */
+static bool template_name(slice member, const char *otherwise, char *out, size_t cap)
+{
+    snprintf(out, cap, "%s", otherwise);
+    if (!member.at) return true;
+    json_t *name = json_loadb(member.at, member.n_bytes, JSON_DECODE_ANY, NULL);
+    const bool good = json_is_string(name);
+    if (good) snprintf(out, cap, "%s", json_string_value(name));
+    json_decref(name);
+    return good;
+}
+
+/* False: the line was no good. */
+static bool render_line(app_jsonl *j, const char *template_otherwise)
+{
+    line_members m;
+    char name[64];
+    if (!parse_line(j, &m)) return app_json_error_line(j->error), false;
+    if (!template_name(m.template, template_otherwise, name, sizeof name))
         return app_json_error_line("\"template\": expected a string"), false;
-    const json_t *messages = json_object_get(object, "messages");
-    if (!messages) return app_json_error_line("expected an object with \"messages\""), false;
-    const json_t *options = json_object_get(object, "options");
-    char *m = json_dumps(messages, JSON_ENCODE_ANY), *o = NULL;
-    if (options && !json_is_null(options)) o = json_dumps(options, JSON_ENCODE_ANY);
+    if (!m.messages.at) return app_json_error_line("expected an object with \"messages\""), false;
+    if (m.options.n_bytes == 4 && memcmp(m.options.at, "null", 4) == 0) m.options = (slice){0};
     coli_text text = {0};
-    const coli_status status =
-        coli_chat_render(tmpl ? json_string_value(tmpl) : tmpl_otherwise, m ? m : "",
-                         m ? strlen(m) : 0, o, o ? strlen(o) : 0, &text);
+    const coli_status status = coli_chat_render(name, m.messages.at, m.messages.n_bytes,
+                                                m.options.at, m.options.n_bytes, &text);
     if (status == COLI_OK) {
         json_t *line = json_object();
         json_object_set_new(line, "text", json_stringn(text.data ? text.data : "", text.n_bytes));
@@ -35,8 +129,6 @@ static bool render_line(const json_t *object, const char *bad_line, const char *
         app_json_error_line(coli_error_message());
     }
     coli_text_free(&text);
-    free(m);
-    free(o);
     return status == COLI_OK || status == COLI_E_INVALID;
 }
 
@@ -45,10 +137,8 @@ int cmd_render(const app_settings *s)
     if (!s->jsonl) return app_usage("render", "render: --jsonl is missing");
     app_jsonl j;
     int code = app_jsonl_open(&j, "-");
-    json_t *object;
-    while (code != APP_FAILED && app_jsonl_next(&j, &object)) {
-        if (!render_line(object, j.error, s->template ? s->template : "3.6")) code = APP_BAD;
-        json_decref(object);
+    while (code != APP_FAILED && app_jsonl_line(&j)) {
+        if (!render_line(&j, s->template ? s->template : "3.6")) code = APP_BAD;
         if (ferror(stdout)) code = APP_FAILED;
     }
     app_jsonl_close(&j);

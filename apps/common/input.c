@@ -60,27 +60,35 @@ void app_jsonl_close(app_jsonl *j)
     *j = (app_jsonl){0};
 }
 
-bool app_jsonl_next(app_jsonl *j, json_t **object)
+bool app_jsonl_line(app_jsonl *j)
 {
-    *object = NULL;
     ssize_t n;
     do {
         n = getline(&j->line, &j->cap, j->file);
         if (n < 0) return false;
         j->n_line++;
     } while (strspn(j->line, " \t\r\n") == (size_t)n);
+    j->n_bytes = (size_t)n;
+    return true;
+}
+
+bool app_jsonl_next(app_jsonl *j, json_t **object)
+{
+    *object = NULL;
+    if (!app_jsonl_line(j)) return false;
     json_error_t error;
-    json_t *value = json_loadb(j->line, (size_t)n, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
+    json_t *value =
+        json_loadb(j->line, j->n_bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
+    const unsigned long long n_line = j->n_line;
     if (json_is_object(value)) {
         *object = value;
         return true;
     }
     if (value)
-        snprintf(j->error, sizeof j->error, "line %llu: expected a JSON object",
-                 (unsigned long long)j->n_line);
+        snprintf(j->error, sizeof j->error, "line %llu: expected a JSON object", n_line);
     else
-        snprintf(j->error, sizeof j->error, "line %llu, column %d: %s",
-                 (unsigned long long)j->n_line, error.column, error.text);
+        snprintf(j->error, sizeof j->error, "line %llu, column %d: %s", n_line, error.column,
+                 error.text);
     json_decref(value);
     return true;
 }

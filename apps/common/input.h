@@ -12,18 +12,21 @@
  * messages name the file. */
 int app_read_all(const char *path, char **text, size_t *n_bytes);
 
-/* One JSON value per line.  `line` parses the next line that is not blank: true with *value (new
- * reference), or with NULL and `error` filled when the line is no JSON object; false at the end. */
+/* One JSON object per line; blank lines are skipped.
+ *   next    the next object: true with *object (new reference), or with NULL and `error` filled
+ * when the line is none; false at the end line    the same without parsing: the text is in `line`,
+ * n_bytes long */
 typedef struct app_jsonl {
     FILE *file;
     const char *path;
     char *line;
-    size_t cap;
+    size_t n_bytes, cap;
     uint64_t n_line; // of the last line, from 1
     char error[256];
 } app_jsonl;
 int app_jsonl_open(app_jsonl *j, const char *path); // "-": standard input; an exit code
 bool app_jsonl_next(app_jsonl *j, json_t **object);
+bool app_jsonl_line(app_jsonl *j);
 void app_jsonl_close(app_jsonl *j);
 
 /* Write one value as a line of JSON to stdout and flush; takes over the reference.  False when

@@ -558,11 +558,10 @@ static uint32_t block_end(const chunk *c, uint32_t item, uint32_t per_item)
     return end < c->n_tok ? end : c->n_tok;
 }
 
-/* Numbers out of range are caught by the MoE of the same layer, or of the layer before, whose input
- * is the same residual stream; a quantised row that was out of range is zero meanwhile. */
 static void quantise_row(const chunk *c, coli__acts *a, uint32_t t)
 {
-    (void)coli__acts_quantise(a, c->s->m->k, t, 0, a->n_in, a->f + t * a->ld);
+    if (!coli__acts_quantise(a, c->s->m->k, t, 0, a->n_in, a->f + t * a->ld))
+        coli__moe_reject(c->s->moe, t); // the layer's MoE fails for it
 }
 
 enum { NORM_ROWS = 8 };

@@ -138,7 +138,11 @@ static void job_create(job *j, const coli__kernels *k, const char *fmt, uint32_t
     for (uint32_t r = 0; quant && r < n_row; r++)
         k->quantise(x + r * ld, n_in, group, q + r * ld, d + r * n_group, sum + r * n_group);
     j->xq = (coli__qrows){q, d, sum, group, n_group};
-    j->args = (coli__matmul_args){.w = &j->m, .xq = &j->xq, .xf = x, .ldx = ld, .n_row = n_row,
+    j->args = (coli__matmul_args){.w = &j->m,
+                                  .xq = &j->xq,
+                                  .xf = x,
+                                  .ldx = ld,
+                                  .n_row = n_row,
                                   .panel_end = (n_out + 15) / 16,
                                   .y = check(coli__calloc((size_t)n_out * n_row, sizeof(float))),
                                   .ldy = n_out};
@@ -189,9 +193,21 @@ typedef struct floats {
     int32_t sum[128];
 } floats;
 
-static void do_quantise(void *p) { floats *f = p; f->k->quantise(f->a, 2048, 64, f->q, f->d, f->sum); }
-static void do_rmsnorm(void *p) { floats *f = p; f->k->rmsnorm(f->a, f->b, 1.0f, 2048, 1e-6f, f->c); }
-static void do_silu(void *p) { floats *f = p; f->k->silu_mul(f->a, f->b, 512, f->c); }
+static void do_quantise(void *p)
+{
+    floats *f = p;
+    f->k->quantise(f->a, 2048, 64, f->q, f->d, f->sum);
+}
+static void do_rmsnorm(void *p)
+{
+    floats *f = p;
+    f->k->rmsnorm(f->a, f->b, 1.0f, 2048, 1e-6f, f->c);
+}
+static void do_silu(void *p)
+{
+    floats *f = p;
+    f->k->silu_mul(f->a, f->b, 512, f->c);
+}
 static void do_softmax(void *p)
 {
     floats *f = p;
@@ -203,7 +219,11 @@ static void do_attend(void *p)
     floats *f = p;
     f->k->attend(f->a, f->kv, f->kv + 256, 512, 2048, 256, 0.0625f, f->scores, f->c);
 }
-static void do_conv(void *p) { floats *f = p; f->k->conv_silu(f->a, f->tap, 4, 8192, f->state, f->c); }
+static void do_conv(void *p)
+{
+    floats *f = p;
+    f->k->conv_silu(f->a, f->tap, 4, 8192, f->state, f->c);
+}
 static void do_deltanet(void *p)
 {
     floats *f = p;
@@ -215,9 +235,12 @@ static void bench_floats(const coli__kernels *k)
     static const struct {
         const char *name;
         void (*fn)(void *);
-    } jobs[] = {{"quantise 2048", do_quantise},    {"rmsnorm 2048", do_rmsnorm},
-                {"silu_mul 512", do_silu},         {"softmax_sum 8192", do_softmax},
-                {"attend 2048 keys of 256", do_attend}, {"conv_silu 8192 channels", do_conv},
+    } jobs[] = {{"quantise 2048", do_quantise},
+                {"rmsnorm 2048", do_rmsnorm},
+                {"silu_mul 512", do_silu},
+                {"softmax_sum 8192", do_softmax},
+                {"attend 2048 keys of 256", do_attend},
+                {"conv_silu 8192 channels", do_conv},
                 {"deltanet 128 x 128", do_deltanet}};
     floats *f = check(coli__alloc64(sizeof *f));
     uint64_t seed = 7;

@@ -215,26 +215,26 @@ T_TEST(the_manual_is_complete)
 
 /* ---- text ---------------------------------------------------------------------------------- */
 
-T_TEST(tokenize_jsonl_equals_the_fixture)
+/* `found` has a line for each of `expected`, equal to it without the members `asked`.  A line with
+ * an error is only asked for one.  Returns how many lines there are. */
+static int compare_lines(char *expected, char *found, const char *const *asked)
 {
-    T_BEGIN;
-    size_t n;
-    char *fixture = slurp(TEST_FIXTURES "/tokenizer/hummingbird/strings.jsonl", &n);
-    outcome o = run_with("coli", fixture, n, NULL, LIST("tokenize", "--jsonl", "--model", MODEL));
-    EXPECT(o, o.code == 0 && o.n_err == 0);
-    char *expected = fixture, *found = o.out;
     int n_line = 0;
     for (; *expected && *found; n_line++) {
         json_error_t error;
         char *expected_end = strchr(expected, '\n'), *found_end = strchr(found, '\n');
+        assert_non_null(expected_end);
         assert_non_null(found_end);
-        json_t *e = json_loadb(expected, (size_t)(expected_end - expected), JSON_ALLOW_NUL, &error);
-        json_t *f = json_loadb(found, (size_t)(found_end - found), JSON_ALLOW_NUL, &error);
+        /* big numbers stand in what was asked, which is not compared: they may lose digits here */
+        const size_t flags = JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL;
+        json_t *e = json_loadb(expected, (size_t)(expected_end - expected), flags, &error);
+        json_t *f = json_loadb(found, (size_t)(found_end - found), flags, &error);
         assert_non_null(e);
         assert_non_null(f);
-        json_object_del(e, "text");
-        if (!json_equal(e, f))
-            fail_msg("line %d: %.*s", n_line + 1, (int)(found_end - found), found);
+        for (int i = 0; asked[i]; i++) json_object_del(e, asked[i]);
+        const bool same =
+            json_object_get(e, "error") ? json_object_get(f, "error") != NULL : json_equal(e, f);
+        if (!same) fail_msg("line %d: %.*s", n_line + 1, (int)(found_end - found), found);
         json_decref(e);
         json_decref(f);
         expected = expected_end + 1;
@@ -242,9 +242,35 @@ T_TEST(tokenize_jsonl_equals_the_fixture)
     }
     T_EQ(*expected, 0);
     T_EQ(*found, 0);
-    T_GE(n_line, 400);
+    return n_line;
+}
+
+T_TEST(tokenize_jsonl_equals_the_fixture)
+{
+    T_BEGIN;
+    size_t n;
+    char *fixture = slurp(TEST_FIXTURES "/tokenizer/hummingbird/strings.jsonl", &n);
+    outcome o = run_with("coli", fixture, n, NULL, LIST("tokenize", "--jsonl", "--model", MODEL));
+    EXPECT(o, o.code == 0 && o.n_err == 0);
+    T_GE(compare_lines(fixture, o.out, LIST("text")), 400);
     free(fixture);
     forget(&o);
+}
+
+T_TEST(render_jsonl_equals_the_fixture)
+{
+    T_BEGIN;
+    static const char *const files[] = {TEST_FIXTURES "/chat/qwen36.jsonl",
+                                        TEST_FIXTURES "/chat/qwen35.jsonl"};
+    for (int i = 0; i < 2; i++) {
+        size_t n;
+        char *fixture = slurp(files[i], &n);
+        outcome o = run_with("coli", fixture, n, NULL, LIST("render", "--jsonl"));
+        EXPECT(o, o.code == 0 && o.n_err == 0);
+        T_GE(compare_lines(fixture, o.out, LIST("template", "messages", "options")), 30);
+        free(fixture);
+        forget(&o);
+    }
 }
 
 T_TEST(tokenize_a_bad_line_stands_in_its_place)
@@ -293,6 +319,16 @@ T_TEST(render_refusals_are_results)
             "{\"text\": \"<|im_start|>user\\nHi<|im_end|>\\n<|im_start|>assistant\\n<think>\\n\"}\n"
             "{\"error\": \""));
     EXPECT(o, has(o.out, "<think>\\n\\n</think>\\n\\n\"}\n"));
+    forget(&o);
+    o = RUN(
+        "coli",
+        "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}], \"x\": 99999999999999999999]}\n"
+        "{\"messages\": [{\"role\": \"user\", \"content\": 99999999999999999999}}\n"
+        "[99999999999999999999]\n{\"messages\": [1, 1\n",
+        "render", "--jsonl");
+    int n_error = 0;
+    for (const char *at = o.out; (at = strstr(at, "{\"error\": ")); at++) n_error++;
+    EXPECT(o, o.code == 2 && n_error == 4);
     forget(&o);
     o = RUN("coli", "{\"messages\": \n{\"template\": 3}\n{}\n", "render", "--jsonl");
     EXPECT(o, o.code == 2 && has(o.out, "{\"error\": \"line 1"));
@@ -564,6 +600,7 @@ int main(void)
         cmocka_unit_test(variables_that_do_nothing_are_named_once),
         cmocka_unit_test(the_manual_is_complete),
         cmocka_unit_test(tokenize_jsonl_equals_the_fixture),
+        cmocka_unit_test(render_jsonl_equals_the_fixture),
         cmocka_unit_test(tokenize_a_bad_line_stands_in_its_place),
         cmocka_unit_test(tokenize_text_shows_ids_and_pieces),
         cmocka_unit_test(render_refusals_are_results),

@@ -1,6 +1,6 @@
 /* exact_oracle.c - the functions of coli/exact.h against the C library in long double: how far
- * they are from the true value.  Each bound is what the header promises; errors are in ulp, units in
- * the last place of the true value's binade, so correct rounding is 0.5. */
+ * they are from the true value.  Each bound is what the header promises; errors are in ulp, units
+ * in the last place of the true value's binade, so correct rounding is 0.5. */
 #include "t.h"
 
 #include <float.h>
@@ -34,10 +34,22 @@ static double worst(float (*f)(float), long double (*truth)(long double), float 
     return max;
 }
 
-static long double true_recip(long double x) { return 1.0L / x; }
-static long double true_rsqrt(long double x) { return 1.0L / sqrtl(x); }
-static long double true_sigmoid(long double x) { return 1.0L / (1.0L + expl(-x)); }
-static long double true_silu(long double x) { return x / (1.0L + expl(-x)); }
+static long double true_recip(long double x)
+{
+    return 1.0L / x;
+}
+static long double true_rsqrt(long double x)
+{
+    return 1.0L / sqrtl(x);
+}
+static long double true_sigmoid(long double x)
+{
+    return 1.0L / (1.0L + expl(-x));
+}
+static long double true_silu(long double x)
+{
+    return x / (1.0L + expl(-x));
+}
 static long double true_softplus(long double x)
 {
     return x > 0.0L ? x + log1pl(expl(-x)) : log1pl(expl(x));
@@ -134,8 +146,8 @@ T_TEST(rotary_frequencies)
         for (uint32_t n = 2; n <= 256; n += 2)
             for (uint32_t i = 0; i < n / 2; i++) {
                 const long double x = -2.0L * (long double)i / (long double)n;
-                const double e = ulps(coli_rotary_frequency(thetas[k], i, n),
-                                      powl((long double)thetas[k], x));
+                const double e =
+                    ulps(coli_rotary_frequency(thetas[k], i, n), powl((long double)thetas[k], x));
                 max = e > max ? e : max;
             }
     print_message("%-24s %.3f ulp\n", "rotary frequency", max);
@@ -179,7 +191,8 @@ T_TEST(zeros_sum_to_plus_zero)
     }
 }
 
-/* Quantised activations are within half a step, plus what two roundings add, of the true quotient. */
+/* Quantised activations are within half a step, plus what two roundings add, of the true quotient.
+ */
 T_PROP(quantise_rounds_to_nearest, 2000)
 {
     float x[64], d;
@@ -195,7 +208,8 @@ T_PROP(quantise_rounds_to_nearest, 2000)
     T_TRUE(ulps(d, (long double)amax / 127.0L) <= 1.5);
     uint32_t at_end = 0;
     for (uint32_t i = 0; i < 64; i++) {
-        T_FLE(fabs((double)q[i] - (double)x[i] * 127.0 / (double)amax), 0.5 + 127.0 * 4.0 * 0x1p-23);
+        T_FLE(fabs((double)q[i] - (double)x[i] * 127.0 / (double)amax),
+              0.5 + 127.0 * 4.0 * 0x1p-23);
         expected_sum += q[i];
         at_end += abs(q[i]) == 127;
     }

@@ -17,14 +17,16 @@ static int find_tables(void **state)
     static const char *const names[N_TABLE] = {"scalar", "avx2", "avx512"};
     for (uint32_t i = 0; i < N_TABLE; i++) {
         const coli_status status = coli__kernels_get(names[i], &tables[n_table]);
-        if (status == COLI_OK) n_table++;
-        else print_message("%s\n", coli_error_message());
+        if (status == COLI_OK)
+            n_table++;
+        else
+            print_message("%s\n", coli_error_message());
     }
     return n_table == 0;
 }
 
-static void equal_floats(const char *table, const char *what, const float *got, const float *expected,
-                         size_t n)
+static void equal_floats(const char *table, const char *what, const float *got,
+                         const float *expected, size_t n)
 {
     for (size_t i = 0; i < n; i++)
         if (coli_bits(got[i]) != coli_bits(expected[i])) {
@@ -44,14 +46,22 @@ static float any_float(t_rng *rng, kind k)
 {
     const float sign = t_below(rng, 2) ? 1.0f : -1.0f;
     switch (k) {
-    case NORMAL: return t_normal(rng);
-    case EXTREME: return sign * 3.0f; // every q is +-127
-    case ZERO: return sign * 0.0f;
-    case TINY: return sign * 0x1p-60f * (float)(0.9 + 0.2 * t_unit(rng)); // about the zero group's edge
-    case HUGE_: return sign * 0x1.fffffep39f * (float)(1.0 - 1e-6 * t_unit(rng));
-    case DENORMAL: return sign * coli_from_bits(t_below(rng, 0x01000000));
-    case MIXED: return any_float(rng, (kind)t_below(rng, MIXED));
-    case N_KIND: break;
+    case NORMAL:
+        return t_normal(rng);
+    case EXTREME:
+        return sign * 3.0f; // every q is +-127
+    case ZERO:
+        return sign * 0.0f;
+    case TINY:
+        return sign * 0x1p-60f * (float)(0.9 + 0.2 * t_unit(rng)); // about the zero group's edge
+    case HUGE_:
+        return sign * 0x1.fffffep39f * (float)(1.0 - 1e-6 * t_unit(rng));
+    case DENORMAL:
+        return sign * coli_from_bits(t_below(rng, 0x01000000));
+    case MIXED:
+        return any_float(rng, (kind)t_below(rng, MIXED));
+    case N_KIND:
+        break;
     }
     return 0.0f;
 }
@@ -92,8 +102,10 @@ static void any_codes(t_rng *rng, const coli__mat *m, uint8_t *data, uint64_t n_
         for (uint32_t r = 0; r < 16; r++) {
             const uint16_t h = (uint16_t)(t_below(rng, 8) ? 0x0400 + t_below(rng, 0x7800) : 0);
             const float f = h == 0 ? 0.0f : coli_f16_to_f32(h) * 0x1p-8f;
-            if (m->fmt.scale_f16) memcpy(p + 2 * r, &h, 2);
-            else memcpy(p + 4 * r, &f, 4);
+            if (m->fmt.scale_f16)
+                memcpy(p + 2 * r, &h, 2);
+            else
+                memcpy(p + 4 * r, &f, 4);
         }
 }
 
@@ -113,8 +125,10 @@ static void any_matrix(t_rng *rng, coli__mat *m)
         for (uint32_t c = 0; c < m->n_in; c++) {
             const uint32_t u = coli_bits(any_float(rng, t_below(rng, 50) ? NORMAL : DENORMAL));
             const uint16_t h = (uint16_t)(u >> 16);
-            if (m->fmt.type == COLI_W_F32) memcpy(data + 4 * (o * row + c), &u, 4);
-            else memcpy(data + 2 * (o * row + c), &h, 2);
+            if (m->fmt.type == COLI_W_F32)
+                memcpy(data + 4 * (o * row + c), &u, 4);
+            else
+                memcpy(data + 2 * (o * row + c), &h, 2);
         }
 }
 
@@ -176,10 +190,9 @@ T_PROP(matmul_is_exact, 400)
     for (uint32_t t = 0; t < n_tok; t++) {
         fill(r, x + (size_t)t * ld, m.n_in, k);
         for (uint32_t g = 0; m.fmt.group && g < n_group; g++)
-            T_TRUE(coli_quantise_group(x + (size_t)t * ld + g * group,
-                                       g + 1 < n_group ? group : m.n_in - g * group, group,
-                                       q + (size_t)t * ld + g * group, &d[t * n_group + g],
-                                       &sum[t * n_group + g]));
+            T_TRUE(coli_quantise_group(
+                x + (size_t)t * ld + g * group, g + 1 < n_group ? group : m.n_in - g * group, group,
+                q + (size_t)t * ld + g * group, &d[t * n_group + g], &sum[t * n_group + g]));
     }
     uint32_t index[23];
     for (uint32_t i = 0; i < 23; i++) index[i] = t_below(r, n_tok);
@@ -195,9 +208,9 @@ T_PROP(matmul_is_exact, 400)
     for (uint32_t i = 0; i < n_row; i++)
         for (uint32_t o = first; o < last; o++) {
             const size_t t = gather ? index[i] : i;
-            expected[i * ldy + o - first] =
-                m.fmt.group ? expected_quant(&m, o, q + t * ld, d + t * n_group)
-                            : expected_float(&m, o, x + t * ld);
+            expected[i * ldy + o - first] = m.fmt.group
+                                                ? expected_quant(&m, o, q + t * ld, d + t * n_group)
+                                                : expected_float(&m, o, x + t * ld);
         }
     for (uint32_t i = 0; i < n_table; i++) {
         for (size_t j = 0; j < n_y; j++) y[j] = 12345.0f;
@@ -363,8 +376,10 @@ T_TEST(every_kind_of_float)
             tables[k]->sigmoid_mul(y, x, CHUNK);
             for (uint32_t i = 0; i < CHUNK; i++) {
                 const float expected = coli_sigmoid(x[i]);
-                if (expected == expected) T_EQ(coli_bits(y[i]), coli_bits(expected));
-                else T_TRUE(y[i] != y[i]);
+                if (expected == expected)
+                    T_EQ(coli_bits(y[i]), coli_bits(expected));
+                else
+                    T_TRUE(y[i] != y[i]);
             }
         }
     }
@@ -401,7 +416,8 @@ T_PROP(conv_is_exact, 500)
 {
     enum { TAPS = 5 };
     const uint32_t n = t_range(&rng, 1, N), n_tap = t_range(&rng, 1, TAPS);
-    static float x[N], w[TAPS * N], before[TAPS * N], after[TAPS * N], state[TAPS * N], y[N], sums[N];
+    static float x[N], w[TAPS * N], before[TAPS * N], after[TAPS * N], state[TAPS * N], y[N],
+        sums[N];
     fill(&rng, x, n, NORMAL);
     fill(&rng, w, (size_t)n * n_tap, calm_kind(&rng));
     fill(&rng, before, (size_t)n * n_tap, NORMAL);
@@ -439,8 +455,7 @@ T_PROP(deltanet_is_exact, 300)
         }
         const float delta = beta * (v[j] - decay * by_k);
         o1[j] = decay * by_q + kq * delta;
-        for (uint32_t i = 0; i < d_k; i++)
-            S1[i * d_v + j] = decay * S0[i * d_v + j] + k[i] * delta;
+        for (uint32_t i = 0; i < d_k; i++) S1[i * d_v + j] = decay * S0[i * d_v + j] + k[i] * delta;
     }
     for (uint32_t i = 0; i < n_table; i++) {
         memcpy(S, S0, sizeof S);
@@ -453,10 +468,10 @@ T_PROP(deltanet_is_exact, 300)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(matmul_is_exact),   cmocka_unit_test(matmul_never_saturates),
-        cmocka_unit_test(quantise_is_exact), cmocka_unit_test(vectors_are_exact),
+        cmocka_unit_test(matmul_is_exact),     cmocka_unit_test(matmul_never_saturates),
+        cmocka_unit_test(quantise_is_exact),   cmocka_unit_test(vectors_are_exact),
         cmocka_unit_test(every_kind_of_float), cmocka_unit_test(attend_is_exact),
-        cmocka_unit_test(conv_is_exact),     cmocka_unit_test(deltanet_is_exact),
+        cmocka_unit_test(conv_is_exact),       cmocka_unit_test(deltanet_is_exact),
     };
     return cmocka_run_group_tests(tests, find_tables, NULL);
 }

@@ -63,8 +63,7 @@ static uint32_t slow(const world *w, item *items, double *margin)
 {
     for (uint32_t i = 0; i < w->n; i++) {
         float x = w->logits[i];
-        if (w->seen[i])
-            x = x > 0.0f ? x / w->s.repetition_penalty : x * w->s.repetition_penalty;
+        if (w->seen[i]) x = x > 0.0f ? x / w->s.repetition_penalty : x * w->s.repetition_penalty;
         if (w->made[i]) x -= w->s.presence_penalty;
         items[i] = (item){(double)x, 0.0, i};
     }
@@ -215,8 +214,10 @@ T_TEST(frequencies)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(draws_as_the_slow_one), cmocka_unit_test(greedy_takes_the_first_rank),
-        cmocka_unit_test(odd_logits),            cmocka_unit_test(generator_is_fixed),
+        cmocka_unit_test(draws_as_the_slow_one),
+        cmocka_unit_test(greedy_takes_the_first_rank),
+        cmocka_unit_test(odd_logits),
+        cmocka_unit_test(generator_is_fixed),
         cmocka_unit_test(frequencies),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

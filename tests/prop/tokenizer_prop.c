@@ -57,14 +57,16 @@ T_PROP(nfc_equals_utf8proc, 3000)
     coli__buf_finish(&ours);
 }
 
-/* Every code point alone, and behind and before a letter and a mark. */
+/* Every code point between a letter and a mark; above U+30000 nothing decomposes but in one block. */
 T_TEST(nfc_of_every_character)
 {
     T_BEGIN;
     coli__nfc_work work = {0};
     coli__buf ours = {0};
     for (int32_t c = 1; c < 0x110000; c++) {
-        if (c >= 0xD800 && c < 0xE000) continue;
+        if (c == 0xD800) c = 0xE000;
+        if (c == 0x30000) c = 0xE0000;
+        if (c == 0xE0200) c = 0x10FF00;
         char text[16] = "e";
         size_t n = 1 + (size_t)utf8proc_encode_char(c, (utf8proc_uint8_t *)text + 1);
         memcpy(text + n, "\xCC\xA3", 3);
@@ -368,7 +370,7 @@ T_PROP(replacement_for_every_split, 4000)
 
 /* ---- time ------------------------------------------------------------------------------------ */
 
-/* Processor seconds to encode n repetitions, the best of three. */
+/* Processor seconds to encode n repetitions, the better of two. */
 static double seconds(const char *unit, size_t n)
 {
     const size_t n_unit = strlen(unit);
@@ -376,7 +378,7 @@ static double seconds(const char *unit, size_t n)
     assert_non_null(text);
     for (size_t i = 0; i < n; i++) memcpy(text + i * n_unit, unit, n_unit);
     double best = 1e9;
-    for (int round = 0; round < 3; round++) {
+    for (int round = 0; round < 2; round++) {
         int32_t *ids;
         size_t n_ids;
         const clock_t start = clock();

@@ -29,7 +29,7 @@ T_TEST(every_format_holds_the_fixtures)
 {
     T_BEGIN;
     for (const char *model = "abcd"; *model; model++)
-        for (int i = 0; i < N_FORMAT; i++) {
+        for (int i = 0; i < N_FORMAT; i += *model == 'a' ? 1 : 2) { // 0 is exact, 2 the usual one
             char src[512];
             snprintf(src, sizeof src, "%s/qwen36-tiny-%c", TEST_FIXTURES, *model);
             const char *out = micro_path("tiny-%c-%d", *model, i);
@@ -156,8 +156,8 @@ T_TEST(wide_matrices_get_f32_scales)
     uint16_t *embed = (void *)(uintptr_t)micro_find(&m, "model.embed_tokens.weight")->data;
     uint16_t *down =
         (void *)(uintptr_t)micro_find(&m, "model.layers.1.mlp.experts.down_proj")->data;
-    for (int i = 0; i < 32; i++) embed[i] = micro_bf16(0x1p-36f);              // one row, one group
-    for (int i = 0; i < 24; i++) down[2 * 32 * 24 + i] = micro_bf16(0x1p-36f); // of expert 2
+    for (int i = 0; i < 32; i++) embed[i] = micro_bf16(0x1p-30f);              // one row, one group
+    for (int i = 0; i < 24; i++) down[2 * 32 * 24 + i] = micro_bf16(0x1p-30f); // of expert 2
     const char *src = micro_write(&m, micro_path("wide.src")), *out = micro_path("wide");
     micro_finish(&m);
     T_OK(micro_convert(src, out, "int4", "int8"));
@@ -601,18 +601,14 @@ T_TEST(progress_reaches_the_end_and_can_stop)
 T_TEST(memory_is_bounded)
 {
     T_BEGIN;
-    micro m;
-    micro_init(
-        &m,
+    const char *src = micro_write_hollow(
         "{\"model_type\":\"qwen3_5_moe_text\",\"vocab_size\":20000,\"hidden_size\":512,"
         "\"num_hidden_layers\":1,\"layer_types\":[\"full_attention\"],\"num_attention_heads\":1,"
         "\"num_key_value_heads\":1,\"head_dim\":16,\"rope_theta\":1e4,\"linear_num_key_heads\":1,"
         "\"linear_num_value_heads\":1,\"linear_key_head_dim\":8,\"linear_value_head_dim\":8,"
         "\"num_experts\":16,\"num_experts_per_tok\":1,\"moe_intermediate_size\":256,"
         "\"shared_expert_intermediate_size\":16,\"tie_word_embeddings\":true}",
-        3, MICRO_FUSED);
-    const char *src = micro_write(&m, micro_path("large.src"));
-    micro_finish(&m);
+        micro_path("large.src"));
     watch w = {0};
     const coli__convert_args args = {.src = src,
                                      .out = micro_path("large"),
@@ -626,21 +622,18 @@ T_TEST(memory_is_bounded)
     coli__dir_remove(args.out);
 }
 
+/* One expert of 3 * 256 * 65536 weights. */
 T_TEST(what_cannot_fit_is_refused_first)
 {
     T_BEGIN;
-    micro m; // one expert: 3 * 256 * 65536 weights
-    micro_init(
-        &m,
+    const char *src = micro_write_hollow(
         "{\"model_type\":\"qwen3_5_moe_text\",\"vocab_size\":8,\"hidden_size\":256,"
         "\"num_hidden_layers\":1,\"layer_types\":[\"full_attention\"],\"num_attention_heads\":1,"
         "\"num_key_value_heads\":1,\"head_dim\":8,\"rope_theta\":1e4,\"linear_num_key_heads\":1,"
         "\"linear_num_value_heads\":1,\"linear_key_head_dim\":8,\"linear_value_head_dim\":8,"
         "\"num_experts\":1,\"num_experts_per_tok\":1,\"moe_intermediate_size\":65536,"
         "\"shared_expert_intermediate_size\":8,\"tie_word_embeddings\":true}",
-        3, MICRO_SINGLE);
-    const char *src = micro_write(&m, micro_path("huge.src"));
-    micro_finish(&m);
+        micro_path("huge.src"));
     T_FAILS(micro_convert(src, micro_path("huge"), "f32", "f32"), COLI_E_LIMIT, "192 MiB");
     T_TRUE(!coli__path_exists(micro_path("huge.partial")));
 }

@@ -45,7 +45,8 @@ T_TEST(rotary_rows_stand_alone)
 {
     T_BEGIN;
     enum { N_ROT = 64, N_TOK = 9, POS = COLI_ROPE_POS_MAX - N_TOK };
-    float frequency[N_ROT / 2], c[N_TOK][N_ROT / 2], s[N_TOK][N_ROT / 2], c1[N_ROT / 2], s1[N_ROT / 2];
+    float frequency[N_ROT / 2], c[N_TOK][N_ROT / 2], s[N_TOK][N_ROT / 2], c1[N_ROT / 2],
+        s1[N_ROT / 2];
     coli__rope_frequencies(1e7, N_ROT, frequency);
     coli__rope_table(frequency, N_ROT, POS, N_TOK, c[0], s[0]);
     for (uint32_t t = 0; t < N_TOK; t++) {
@@ -112,8 +113,10 @@ T_TEST(tables_by_name)
     for (uint32_t i = 0; i < 2; i++) {
         const char *name = i ? "avx512" : "avx2";
         const coli_status status = coli__kernels_get(name, &k);
-        if (status == COLI_OK) T_STR(k->name, name);
-        else T_EQ(status, COLI_E_UNSUPPORTED);
+        if (status == COLI_OK)
+            T_STR(k->name, name);
+        else
+            T_EQ(status, COLI_E_UNSUPPORTED);
     }
 }
 

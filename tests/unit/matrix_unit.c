@@ -5,10 +5,10 @@
 #include "libcoli/src/base/alloc.h"
 #include "libcoli/src/math/matrix.h"
 
-static const char *const names[] = {
-    "f32",          "bf16",         "int4-g64-f16", "int4-g64-f32", "int4-g32-f16",
-    "int4-g32-f32", "int4-row-f16", "int4-row-f32", "int8-g64-f16", "int8-g64-f32",
-    "int8-g32-f16", "int8-g32-f32", "int8-row-f16", "int8-row-f32"};
+static const char *const names[] = {"f32",          "bf16",         "int4-g64-f16", "int4-g64-f32",
+                                    "int4-g32-f16", "int4-g32-f32", "int4-row-f16", "int4-row-f32",
+                                    "int8-g64-f16", "int8-g64-f32", "int8-g32-f16", "int8-g32-f32",
+                                    "int8-row-f16", "int8-row-f32"};
 
 static coli__wfmt format(const char *name)
 {
@@ -59,7 +59,8 @@ T_TEST(sizes)
     };
     for (uint32_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         uint64_t bytes, panel;
-        T_TRUE(coli__mat_bytes(format(cases[i].fmt), cases[i].n_out, cases[i].n_in, &bytes, &panel));
+        T_TRUE(
+            coli__mat_bytes(format(cases[i].fmt), cases[i].n_out, cases[i].n_in, &bytes, &panel));
         T_EQ(bytes, cases[i].bytes);
         T_EQ(panel, cases[i].panel);
         T_EQ(bytes % 32, 0);
@@ -242,7 +243,8 @@ static double squared_error(const float *a, const double *b, uint32_t n)
 }
 
 /* Round n weights to nearest with the scale amax/7 or amax/127 in its stored form. */
-static void plain_rounding(coli__wfmt fmt, int32_t scale_exp, const float *w, uint32_t n, double *out)
+static void plain_rounding(coli__wfmt fmt, int32_t scale_exp, const float *w, uint32_t n,
+                           double *out)
 {
     double amax = 0.0;
     for (uint32_t i = 0; i < n; i++) amax = fmax(amax, fabs((double)w[i]));
@@ -312,10 +314,14 @@ T_PROP(packing_beats_plain_rounding, 300)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(names_go_both_ways), cmocka_unit_test(sizes),
-        cmocka_unit_test(layout_int4),        cmocka_unit_test(layout_int8_row),
-        cmocka_unit_test(layout_float),       cmocka_unit_test(packing_refuses),
-        cmocka_unit_test(powers_of_two_for_scales), cmocka_unit_test(checking_finds),
+        cmocka_unit_test(names_go_both_ways),
+        cmocka_unit_test(sizes),
+        cmocka_unit_test(layout_int4),
+        cmocka_unit_test(layout_int8_row),
+        cmocka_unit_test(layout_float),
+        cmocka_unit_test(packing_refuses),
+        cmocka_unit_test(powers_of_two_for_scales),
+        cmocka_unit_test(checking_finds),
         cmocka_unit_test(packing_beats_plain_rounding),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -61,8 +61,8 @@ COLI_EXACT_FN double coli_from_bits_d(uint64_t u)
     return x;
 }
 
-/* `take` ? a : b without a branch: compilers put arithmetic that only one side needs behind a branch,
- * and a loop with one is not turned into vector code. */
+/* `take` ? a : b without a branch: compilers put arithmetic that only one side needs behind a
+ * branch, and a loop with one is not turned into vector code. */
 COLI_EXACT_FN uint32_t coli_select(bool take, uint32_t a, uint32_t b)
 {
     const uint32_t mask = 0u - (uint32_t)take;
@@ -102,10 +102,11 @@ COLI_EXACT_FN float coli_f16_to_f32(uint16_t h)
  * denormals or does not round to nearest: then nothing here can be trusted. */
 COLI_EXACT_FN bool coli_exact_check(void)
 {
-    volatile float a = 0x1.000002p0f, b = 0x1.fffffcp-1f, minus_one = -1.0f, tiny = 0x1p-126f;
-    const float fused = a * b + minus_one; // -2^-46 when fused, 0 when rounded in between
-    volatile float up = 1.0f + 0x1.8p-24f, half = tiny * 0.5f;
-    return fused == 0.0f && up == 0x1.000002p0f && half + half == tiny;
+    volatile float a = 0x1.000002p0f, b = 0x1.fffffcp-1f, one = 1.0f, tiny = 0x1p-126f;
+    const float product = a * b - one; // -2^-46 when fused, 0 when rounded in between
+    const float up = one + 0x1.8p-24f, down = one + 0x0.8p-24f;
+    volatile float half = tiny * 0.5f;
+    return product == 0.0f && up == 0x1.000002p0f && down == 1.0f && half + half == tiny;
 }
 
 /* ---- reciprocals --------------------------------------------------------------------------- */
@@ -131,7 +132,6 @@ COLI_EXACT_FN float coli_rsqrt(float x)
     r = r + r * (0.5f - (half * r) * r);
     return r;
 }
-
 
 /* ---- sums ---------------------------------------------------------------------------------- */
 
@@ -356,7 +356,8 @@ COLI_EXACT_FN float coli_rotary_frequency(double theta, uint32_t i, uint32_t n)
 COLI_EXACT_FN void coli_sincos(double angle, float *sine, float *cosine)
 {
     const double t = angle * 0x1.45f306dc9c883p-1 + 0x1.8p52, n = t - 0x1.8p52;
-    const double r = ((angle - n * 0x1.921fb544p0) - n * 0x1.0b4611a6p-34) - n * 0x1.3198a2e037073p-69;
+    const double r =
+        ((angle - n * 0x1.921fb544p0) - n * 0x1.0b4611a6p-34) - n * 0x1.3198a2e037073p-69;
     const double z = r * r;
     double s = -1.0 / 1307674368000.0; // -1/15!
     s = s * z + 1.0 / 6227020800.0;

@@ -22,9 +22,9 @@ enum { YMM = 0x06, ZMM = 0xE6 };
 static const feature avx2_needs[] = {
     {"AVX", 1, 2, 28, YMM}, {"F16C", 1, 2, 29, YMM}, {"AVX2", 7, 1, 5, YMM}, {NULL, 0, 0, 0, 0}};
 static const feature avx512_needs[] = {
-    {"AVX", 1, 2, 28, YMM},          {"F16C", 1, 2, 29, YMM},      {"AVX2", 7, 1, 5, YMM},
-    {"AVX512F", 7, 1, 16, ZMM},      {"AVX512DQ", 7, 1, 17, ZMM},  {"AVX512BW", 7, 1, 30, ZMM},
-    {"AVX512VL", 7, 1, 31, ZMM},     {"AVX512_VNNI", 7, 2, 11, ZMM}, {NULL, 0, 0, 0, 0}};
+    {"AVX", 1, 2, 28, YMM},      {"F16C", 1, 2, 29, YMM},        {"AVX2", 7, 1, 5, YMM},
+    {"AVX512F", 7, 1, 16, ZMM},  {"AVX512DQ", 7, 1, 17, ZMM},    {"AVX512BW", 7, 1, 30, ZMM},
+    {"AVX512VL", 7, 1, 31, ZMM}, {"AVX512_VNNI", 7, 2, 11, ZMM}, {NULL, 0, 0, 0, 0}};
 
 static uint32_t enabled_state(void) // XCR0, 0 when it cannot be read
 {
@@ -45,8 +45,8 @@ static const char *missing(const feature *need)
             !(r[need->reg] >> need->bit & 1u))
             return need->name;
         if ((state & need->xcr0) != need->xcr0)
-            return need->xcr0 == ZMM ? "the system's support for 512-bit registers"
-                                     : "the system's support for 256-bit registers";
+            return need->xcr0 == ZMM ? "support for 512-bit registers by the system"
+                                     : "support for 256-bit registers by the system";
     }
     return NULL;
 }
@@ -64,13 +64,14 @@ coli_status coli__kernels_get(const char *isa, const coli__kernels **out)
         {&coli__kernels_avx512, missing(avx512_needs)},
         {&coli__kernels_avx2, missing(avx2_needs)},
 #endif
-        {&coli__kernels_scalar, NULL}};
+        {&coli__kernels_scalar, NULL}
+    };
 
     *out = NULL;
     for (size_t i = 0; i < sizeof entries / sizeof *entries; i++) {
         if (isa ? strcmp(isa, entries[i].table->name) != 0 : entries[i].missing != NULL) continue;
         if (entries[i].missing)
-            return coli__fail(COLI_E_UNSUPPORTED, "instruction set %s: this processor lacks %s", isa,
+            return coli__fail(COLI_E_UNSUPPORTED, "instruction set %s: no %s here", isa,
                               entries[i].missing);
         *out = entries[i].table;
         return COLI_OK;

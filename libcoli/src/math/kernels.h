@@ -9,9 +9,9 @@
 
 /* Activation rows in the forms that matrices ask for.  A row has n_in numbers. */
 typedef struct coli__qrows { // quantised rows for one group size
-    int8_t *q;      // (n_tok, n_group * group)  zero-padded
-    float *d;       // (n_tok, n_group)  scale of each group
-    int32_t *sum;   // (n_tok, n_group)  sum of the group's q
+    int8_t *q;               // (n_tok, n_group * group)  zero-padded
+    float *d;                // (n_tok, n_group)  scale of each group
+    int32_t *sum;            // (n_tok, n_group)  sum of the group's q
     uint32_t group, n_group;
 } coli__qrows;
 
@@ -20,10 +20,10 @@ typedef struct coli__matmul_args {
     const coli__qrows *xq; // quantised w: rows with w's group
     const float *xf;       // float w: (n_tok, ldx), ldx a multiple of 16, zero-padded beyond n_in
     size_t ldx;
-    const uint32_t *index; // (n_row) which activation rows; NULL: 0..n_row-1
-    uint32_t n_row;        // activation rows to multiply; 0 is fine
+    const uint32_t *index;           // (n_row) which activation rows; NULL: 0..n_row-1
+    uint32_t n_row;                  // activation rows to multiply; 0 is fine
     uint32_t panel_begin, panel_end; // panels of 16 outputs
-    float *y;              // y[i*ldy + o - 16*panel_begin] for o < min(16*panel_end, n_out)
+    float *y; // y[i*ldy + o - 16*panel_begin] for o < min(16*panel_end, n_out)
     size_t ldy;
 } coli__matmul_args;
 

@@ -1,8 +1,8 @@
 /* kernels_avx2.c - AVX2 and F16C.
  *
  * A chunk of a panel is two registers of eight outputs, four columns each.  vpmaddubsw multiplies
- * unsigned by signed bytes and adds neighbours in 16 bits, saturating; so each format keeps the sums
- * of two products small enough that nothing saturates:
+ * unsigned by signed bytes and adds neighbours in 16 bits, saturating; so each format keeps the
+ * sums of two products small enough that nothing saturates:
  *
  *   int4  codes 0..15, activations +-127: two products are at most 3810, and eight such sums
  *         (four chunks) still fit 16 bits.  Only then are they widened.  The codes are 8 too

@@ -49,8 +49,8 @@ INLINE void group_values(const row_block *x, uint64_t g, const uint8_t *codes, l
             }
         } else {
             for (uint32_t r = 0; r < R; r++)
-                acc[k][r] = _mm512_dpbusd_epi32(acc[k][r], w,
-                                                four_columns(x->q[r] + g * group + 4 * c));
+                acc[k][r] =
+                    _mm512_dpbusd_epi32(acc[k][r], w, four_columns(x->q[r] + g * group + 4 * c));
         }
     }
     for (uint32_t r = 0; r < R; r++) {
@@ -59,8 +59,8 @@ INLINE void group_values(const row_block *x, uint64_t g, const uint8_t *codes, l
         if (n_acc == 4)
             s = _mm512_add_epi32(_mm512_add_epi32(s, acc[1][r]),
                                  _mm512_add_epi32(acc[2][r], acc[3][r]));
-        v[r].v[0] = (vf)_mm512_mul_ps(_mm512_cvtepi32_ps(s),
-                             _mm512_mul_ps((__m512)scale.v[0], _mm512_set1_ps(x->d[r][g])));
+        v[r].v[0] = (vf)_mm512_mul_ps(
+            _mm512_cvtepi32_ps(s), _mm512_mul_ps((__m512)scale.v[0], _mm512_set1_ps(x->d[r][g])));
     }
 }
 

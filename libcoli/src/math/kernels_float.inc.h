@@ -1,7 +1,8 @@
 /* kernels_float.inc.h - the float part of a vector table, written once.
  *
  * A kernel file defines VW (floats in a register: 8 or 16) and ROWS_MAX (activation rows that share
- * one reading of quantised weights), and includes this.  Bits agree with kernels_scalar.c by construction:
+ * one reading of quantised weights), and includes this.  Bits agree with kernels_scalar.c by
+ * construction:
  *
  *   - elementwise work is a loop over the very functions of coli/exact.h, which have no branches,
  *     so that the compiler turns them into vector code that does the same to each lane;
@@ -54,8 +55,8 @@ INLINE float lanes_tree(lanes a)
 #else
     const vf8 s8 = a.v[0] + a.v[1];
 #endif
-    const vf4 s4 = __builtin_shufflevector(s8, s8, 0, 1, 2, 3) +
-                   __builtin_shufflevector(s8, s8, 4, 5, 6, 7);
+    const vf4 s4 =
+        __builtin_shufflevector(s8, s8, 0, 1, 2, 3) + __builtin_shufflevector(s8, s8, 4, 5, 6, 7);
     return (s4[0] + s4[2]) + (s4[1] + s4[3]);
 }
 

@@ -1,4 +1,5 @@
-/* kernels_impl.h - what the kernel files share: where things are inside a matrix, and the tables. */
+/* kernels_impl.h - what the kernel files share: where things are inside a matrix, and the tables.
+ */
 #ifndef COLI_MATH_KERNELS_IMPL_H
 #define COLI_MATH_KERNELS_IMPL_H
 

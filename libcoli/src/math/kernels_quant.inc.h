@@ -97,19 +97,40 @@ INLINE void matmul_quant(const coli__matmul_args *a, const bool is4, const uint3
     }
 }
 
-static void int8_g64(const coli__matmul_args *a) { matmul_quant(a, false, 64); }
-static void int8_g32(const coli__matmul_args *a) { matmul_quant(a, false, 32); }
-static void int4_g64(const coli__matmul_args *a) { matmul_quant(a, true, 64); }
-static void int4_g32(const coli__matmul_args *a) { matmul_quant(a, true, 32); }
+static void int8_g64(const coli__matmul_args *a)
+{
+    matmul_quant(a, false, 64);
+}
+static void int8_g32(const coli__matmul_args *a)
+{
+    matmul_quant(a, false, 32);
+}
+static void int4_g64(const coli__matmul_args *a)
+{
+    matmul_quant(a, true, 64);
+}
+static void int4_g32(const coli__matmul_args *a)
+{
+    matmul_quant(a, true, 32);
+}
 
 static void matmul(const coli__matmul_args *a)
 {
     const bool g64 = a->w->fmt.group == 64;
     switch (a->w->fmt.type) {
-    case COLI_W_F32: matmul_float(a, false); break;
-    case COLI_W_BF16: matmul_float(a, true); break;
-    case COLI_W_I8: g64 ? int8_g64(a) : int8_g32(a); break;
-    case COLI_W_I4: g64 ? int4_g64(a) : int4_g32(a); break;
-    case COLI_W_N: break;
+    case COLI_W_F32:
+        matmul_float(a, false);
+        break;
+    case COLI_W_BF16:
+        matmul_float(a, true);
+        break;
+    case COLI_W_I8:
+        g64 ? int8_g64(a) : int8_g32(a);
+        break;
+    case COLI_W_I4:
+        g64 ? int4_g64(a) : int4_g32(a);
+        break;
+    case COLI_W_N:
+        break;
     }
 }

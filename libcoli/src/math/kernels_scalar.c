@@ -82,13 +82,13 @@ static void panel_quant(const coli__matmul_args *a, const coli__layout *l, uint3
 static float dot_row(coli__wfmt fmt, const uint8_t *row, const float *x, uint32_t n_in)
 {
     float lane[16] = {0};
-    for (uint32_t c = 0; c < n_in; c += 16) {
+    for (size_t c = 0; c < n_in; c += 16) {
         float w[16];
         if (fmt.type == COLI_W_F32) {
-            memcpy(w, row + 4 * (size_t)c, sizeof w);
+            memcpy(w, row + 4 * c, sizeof w);
         } else {
             uint16_t h[16];
-            memcpy(h, row + 2 * (size_t)c, sizeof h);
+            memcpy(h, row + 2 * c, sizeof h);
             for (uint32_t i = 0; i < 16; i++) w[i] = coli_bf16_to_f32(h[i]);
         }
         for (uint32_t i = 0; i < 16; i++) lane[i] = lane[i] + w[i] * x[c + i];

@@ -21,10 +21,13 @@ bool coli__wfmt_valid(coli__wfmt fmt)
 {
     switch (fmt.type) {
     case COLI_W_F32:
-    case COLI_W_BF16: return fmt.group == 0 && !fmt.per_row && !fmt.scale_f16;
+    case COLI_W_BF16:
+        return fmt.group == 0 && !fmt.per_row && !fmt.scale_f16;
     case COLI_W_I8:
-    case COLI_W_I4: return fmt.group == 64 || (fmt.group == 32 && !fmt.per_row);
-    case COLI_W_N: break;
+    case COLI_W_I4:
+        return fmt.group == 64 || (fmt.group == 32 && !fmt.per_row);
+    case COLI_W_N:
+        break;
     }
     return false;
 }
@@ -36,7 +39,10 @@ void coli__wfmt_name(coli__wfmt fmt, char out[32])
         return;
     }
     snprintf(out, 32, "%s-%s-%s", fmt.type == COLI_W_I4 ? "int4" : "int8",
-             fmt.per_row ? "row" : fmt.group == 32 ? "g32" : "g64", fmt.scale_f16 ? "f16" : "f32");
+             fmt.per_row       ? "row"
+             : fmt.group == 32 ? "g32"
+                               : "g64",
+             fmt.scale_f16 ? "f16" : "f32");
 }
 
 /* Every valid format, so that parse is the inverse of name by construction. */
@@ -82,7 +88,8 @@ bool coli__mat_bytes(coli__wfmt fmt, uint32_t n_out, uint32_t n_in, uint64_t *by
     uint64_t panel, total;
     if (coli__wfmt_is_quant(fmt)) {
         panel = coli__layout_of(fmt, n_in).panel_bytes;
-        if (!coli__mul(panel, ((uint64_t)n_out + COLI_PANEL - 1) / COLI_PANEL, &total)) return false;
+        if (!coli__mul(panel, ((uint64_t)n_out + COLI_PANEL - 1) / COLI_PANEL, &total))
+            return false;
     } else {
         panel = COLI_PANEL * coli__float_row_bytes(fmt, n_in);
         if (!coli__mul(panel / COLI_PANEL, n_out, &total)) return false;
@@ -210,7 +217,8 @@ static void store_codes(coli__wfmt fmt, uint8_t *codes, uint32_t r, const float 
             codes[c / 4 * 64 + 4 * r + c % 4] = (uint8_t)(v + 128);
         } else {
             uint8_t *byte = &codes[c / 8 * 64 + 4 * r + c % 4];
-            *byte = (uint8_t)(c / 4 % 2 == 0 ? (*byte & 0xF0) | (v + 8) : (*byte & 0x0F) | (v + 8) << 4);
+            *byte = (uint8_t)(c / 4 % 2 == 0 ? (*byte & 0xF0) | (v + 8)
+                                             : (*byte & 0x0F) | (v + 8) << 4);
         }
     }
 }
@@ -248,8 +256,8 @@ static coli_status pack_float(coli__wfmt fmt, const float *w, uint32_t n_row, ui
         for (uint32_t c = 0; c < n_in; c++) {
             const uint16_t h = f32_to_bf16(w[r * ld + c]);
             if ((h & 0x7F80u) == 0x7F80u)
-                return coli__fail(COLI_E_NUMERIC, "row %u, column %u: weight %g does not fit bf16", r,
-                                  c, (double)w[r * ld + c]);
+                return coli__fail(COLI_E_NUMERIC, "row %u, column %u: weight %g does not fit bf16",
+                                  r, c, (double)w[r * ld + c]);
             memcpy(row + 2 * (size_t)c, &h, sizeof h);
         }
     }
@@ -270,8 +278,8 @@ static coli_status pack_row(coli__wfmt fmt, const coli__layout *l, const float *
         const float amax = abs_max(w + begin, n);
         if (amax > largest)
             return coli__fail(COLI_E_NUMERIC,
-                              "row %u, columns %u to %u: weight of magnitude %g, at most %g fits", r,
-                              begin, begin + n - 1, (double)amax, (double)largest);
+                              "row %u, columns %u to %u: weight of magnitude %g, at most %g fits",
+                              r, begin, begin + n - 1, (double)amax, (double)largest);
         const float scale = choose_scale(fmt, w + begin, n, amax, scale_exp);
         uint8_t *group = out + l->first_group + begin / fmt.group * l->group_bytes;
         store_scale(fmt, fmt.per_row ? out : group, r, scale, scale_exp);
@@ -379,8 +387,7 @@ coli_status coli__mat_check(const coli__mat *m)
                 return coli__fail(COLI_E_FORMAT, "row %u, column %u: weight is not finite", row, c);
         }
         for (uint64_t b = (uint64_t)m->n_in * elem; b < row_bytes; b++)
-            if (data[b] != 0)
-                return coli__fail(COLI_E_FORMAT, "row %u: padding is not zero", row);
+            if (data[b] != 0) return coli__fail(COLI_E_FORMAT, "row %u: padding is not zero", row);
     }
     return COLI_OK;
 }

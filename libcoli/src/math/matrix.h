@@ -3,7 +3,8 @@
  * A matrix has n_out rows of n_in weights: y = W x.
  *
  * Quantised (I8, I4).  Rows stand in panels of 16 (the last one padded with zero rows), columns in
- * groups of 64 or 32 (the last one padded with zero columns).  Panels follow each other; inside one:
+ * groups of 64 or 32 (the last one padded with zero columns).  Panels follow each other; inside
+ * one:
  *
  *     scales once (per_row) or before each group:  16 numbers, f16 or f32, one per row
  *     each group:  chunks of 64 bytes;  byte 4*r+j of a chunk belongs to row r of the panel
@@ -26,9 +27,9 @@ typedef enum coli__wtype { COLI_W_F32, COLI_W_BF16, COLI_W_I8, COLI_W_I4, COLI_W
 
 typedef struct coli__wfmt {
     coli__wtype type;
-    uint32_t group;   // 64 or 32 columns computed together; 0 for float types
-    bool per_row;     // one stored scale per row (then group is 64)
-    bool scale_f16;   // scales stored as f16, else f32
+    uint32_t group; // 64 or 32 columns computed together; 0 for float types
+    bool per_row;   // one stored scale per row (then group is 64)
+    bool scale_f16; // scales stored as f16, else f32
 } coli__wfmt;
 
 typedef struct coli__mat {
@@ -58,11 +59,13 @@ bool coli__mat_bytes(coli__wfmt fmt, uint32_t n_out, uint32_t n_in, uint64_t *by
                      uint64_t *panel_bytes);
 
 /* Quantise or copy up to 16 rows into one panel.
- *   w          (n_row, n_in) f32, row stride ld; 1 <= n_row <= 16; all finite, else E_NUMERIC
+ *   w          (n_row, n_in) f32, row stride ld; 1 <= n_row <= 16; finite and small enough for the
+ *              format (and bf16), else E_NUMERIC with row and column
  *   scale_exp  the matrix's power of two (see coli__scale_exp_for)
  *   out        panel_bytes, every byte is written
- * Symmetric, round half to even; the scale of each group is chosen among a few near amax/7 (or
- * amax/127) for the least squared error, rounded to its stored form before the codes are computed. */
+ * Round half to even to -8..7 (int4) or -127..127 (int8); the scale of each group, or of each row,
+ * is chosen among a few near amax/7 (or amax/127) for the least squared error, rounded to its
+ * stored form before the codes are computed.  Plain amax/7 is one of them. */
 coli_status coli__mat_pack_panel(coli__wfmt fmt, const float *w, uint32_t n_row, uint32_t n_in,
                                  size_t ld, int32_t scale_exp, uint8_t *out);
 
@@ -73,7 +76,8 @@ bool coli__scale_exp_for(coli__wfmt fmt, float amax_max, float amax_min, int32_t
 /* One row back as f32: out (n_in).  For the embedding, tests and tools. */
 void coli__mat_row(const coli__mat *m, uint32_t row, float *out);
 
-/* Every stored scale is 0 or in [2^-40, 2^10] and every float weight finite; else E_FORMAT with row. */
+/* Every stored scale is 0 or in [2^-40, 2^10] and scale_exp in -60..60, every float weight is
+ * finite and its padding zero; else E_FORMAT with the row. */
 coli_status coli__mat_check(const coli__mat *m);
 
 #endif

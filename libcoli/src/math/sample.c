@@ -201,8 +201,8 @@ uint32_t coli__sample(const coli__sample_args *a, coli__rng *rng)
     make_heap(keys, n);
     const float max = logit_of(keys[0]);
     size_t left = n;
-    const uint64_t kept = s->top_p < 1.0f ? cut_by_mass(s, keys, &left, max)
-                                          : mass_above(s, keys, n, max);
+    const uint64_t kept =
+        s->top_p < 1.0f ? cut_by_mass(s, keys, &left, max) : mass_above(s, keys, n, max);
     const uint64_t drawn = rng_below(rng, kept);
     uint64_t below = 0;
     for (size_t rank = 0;; rank++) {

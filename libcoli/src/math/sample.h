@@ -19,16 +19,18 @@ uint64_t coli__rng_next(coli__rng *rng);
 typedef struct coli__sample_args {
     const float *logits; // (n_token) or more; only ids below n_token are eligible
     uint32_t n_token;    // at least 1
-    const uint32_t *seen; // (n_token) times each id stands in the context: repetition_penalty; NULL: none
-    const uint32_t *made; // (n_token) times each id was made in this turn: presence_penalty; NULL: none
+    const uint32_t
+        *seen; // (n_token) times each id stands in the context: repetition_penalty; NULL: none
+    const uint32_t
+        *made; // (n_token) times each id was made in this turn: presence_penalty; NULL: none
     const coli_sampling *sampling;
     void *scratch; // coli__sample_scratch_bytes(n_token), 8-byte aligned
 } coli__sample_args;
 
 size_t coli__sample_scratch_bytes(uint32_t n_token);
 
-/* The next token's id.  temperature 0 takes the largest penalised logit and leaves the generator alone;
- * otherwise one number is drawn. */
+/* The next token's id.  temperature 0 takes the largest penalised logit and leaves the generator
+ * alone; otherwise one number is drawn. */
 uint32_t coli__sample(const coli__sample_args *args, coli__rng *rng);
 
 #endif

@@ -157,7 +157,7 @@ const float *coli__moe_weights(const coli__moe *m, uint32_t t)
     return m->w + (size_t)t * m->n_used;
 }
 
-static void mark_bad(coli__moe *m, uint32_t t)
+void coli__moe_reject(coli__moe *m, uint32_t t)
 {
     unsigned seen = atomic_load(&m->first_bad);
     while (t < seen && !atomic_compare_exchange_weak(&m->first_bad, &seen, t)) {
@@ -191,7 +191,7 @@ void coli__moe_route(coli__moe *m, const coli__moe_layer *layer, uint32_t t)
     const bool routed =
         coli__route_softmax_topk(m->k, logits, m->n_expert, m->n_used, m->ids + at, m->w + at);
     const bool quantised = coli__acts_quantise(&m->x, m->k, t, 0, m->d_model, x);
-    if (!routed || !quantised) mark_bad(m, t);
+    if (!routed || !quantised) coli__moe_reject(m, t);
 }
 
 /* -- bucket -------------------------------------------------------------------------------------
@@ -280,7 +280,7 @@ static void inner_item(void *ctx, uint32_t item, uint32_t worker)
             float *out = inner->f ? inner->f + pair * inner->ld + first : g + i * INNER;
             m->k->silu_mul(g + i * INNER, u + i * INNER, n, out);
             if (!coli__acts_quantise(inner, m->k, pair, first, n, out))
-                mark_bad(m, shared ? pair : m->pair_row[pair]);
+                coli__moe_reject(m, shared ? pair : m->pair_row[pair]);
         }
     }
 }

@@ -37,6 +37,10 @@ float *coli__moe_input(coli__moe *moe, uint32_t t);
  */
 void coli__moe_route(coli__moe *moe, const coli__moe_layer *layer, uint32_t t);
 
+/* Row t left the range of coli/exact.h before it came here: coli__moe_run will fail and name it.
+ * From any thread. */
+void coli__moe_reject(coli__moe *moe, uint32_t t);
+
 /* The rest of the layer for rows 0..n_tok-1.
  *   h    (n_tok, d_model) the residual stream, added to
  *   pos  position of row 0, for the message
