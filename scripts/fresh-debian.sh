@@ -70,23 +70,11 @@ in_root() { # COMMAND: in the clone, with the environment of a newcomer
         bash -c "cd /root/coli && $1"
 }
 
-# Whether the answers to the two questions stand in the log, in this order.  Only the answers are
-# looked at: no build output before them ("Found libpcre2-8 10.42"), no footer with numbers of its own.
-answered() {
-    awk '/^\[[0-9]+\/[0-9]+\] |^ninja: / { paris = sum = 0; next }
-         /tok\/s/                       { next }
-         paris && /(^|[^0-9])42([^0-9]|$)/ { sum = 1 }
-         /Paris/                        { paris = 1 }
-         END                            { exit !(paris && sum) }' "$1"
-}
-
 check_chat() {
-    local command log=$root/root/chat.log
-    command=$("$root/root/coli/scripts/readme-block.sh" sh 1)
+    local command scripts=$root/root/coli/scripts
+    command=$("$scripts/readme-block.sh" sh 1)
     say "running: $command"
-    printf '%s\n' 'What is the capital of France?' 'What is 17 + 25?' |
-        in_root "$command" 2>&1 | tee "$log"
-    answered "$log" || die "chat: no Paris and 42 in the answers"
+    "$scripts/chat-answers.sh" questions | in_root "$command" 2>&1 | "$scripts/chat-answers.sh" check
     say "chat: Paris and 42"
 }
 

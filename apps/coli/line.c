@@ -283,7 +283,8 @@ line_event line_read(line_editor *line, char **text)
         int n = 0;
         line->dropped = false;
         app_interrupt_count();
-        el_set(line->el, EL_PREP_TERM, 1); // before the prompt shows, or early keys are echoed twice
+        el_set(line->el, EL_PREP_TERM,
+               1); // before the prompt shows, or early keys are echoed twice
         paste_mode(line, true);
         const char *typed = el_gets(line->el, &n);
         paste_mode(line, false);

@@ -39,7 +39,7 @@ const app_option app_options[APP_N_OPTION] = {
         "temperature; 0 takes the likeliest token"},
     [APP_OPT_TOP_K] = {"top-k", "K", APP_U32, FIELD(top_k), 0, 16777216, NULL, "the model's",
         GENERATE | APP_INFO, "draw from the K likeliest tokens; 0 is off"},
-    [APP_OPT_TOP_P] = {"top-p", "P", APP_F32, FIELD(top_p), 0, 1, NULL, "the model's", GENERATE | APP_INFO,
+    [APP_OPT_TOP_P] = {"top-p", "P", APP_F32, FIELD(top_p), 0.001, 1, NULL, "the model's", GENERATE | APP_INFO,
         "draw from the fewest tokens whose probabilities sum to P; 1 is off"},
     [APP_OPT_MIN_P] = {"min-p", "P", APP_F32, FIELD(min_p), 0, 1, NULL, "the model's", GENERATE | APP_INFO,
         "drop tokens less likely than P times the likeliest; 0 is off"},

@@ -242,7 +242,7 @@ bool app_answer_piece(void *answer, const coli_piece *piece)
 {
     app_answer *a = answer;
     const char *text = piece->text;
-    size_t n = piece->n_bytes;
+    const size_t n = piece->n_bytes;
     if (piece->thinking) {
         if (n && !a->thinking && app_colour(stderr)) {
             atomic_store(&on_interrupt.colour, true);
@@ -256,8 +256,6 @@ bool app_answer_piece(void *answer, const coli_piece *piece)
         return app_interrupts() == 0;
     }
     end_thinking(a);
-    /* The blank line between a think block and the answer belongs to the template. */
-    while (a->any_thinking && !a->any_answer && n && *text == '\n') text++, n--;
     if (n) {
         a->any_answer = true;
         a->line_open_out = text[n - 1] != '\n';

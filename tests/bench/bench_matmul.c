@@ -5,7 +5,8 @@
  * decode   one activation row times a matrix much larger than the caches: GB/s of weights, to be
  *          compared with a plain reading of the same memory
  * prefill  many rows times a matrix of an expert's size: 10^9 multiply-adds per second
- * floats   microseconds per call at the sizes of a 35B model */
+ * floats   microseconds per call at the sizes of a 35B model
+ * sample   milliseconds per token with its vocabulary (when no isa is named) */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +15,7 @@
 #include "coli/exact.h"
 #include "libcoli/src/base/alloc.h"
 #include "libcoli/src/math/kernels.h"
+#include "libcoli/src/math/sample.h"
 
 enum { N_RUN = 9 };
 
@@ -270,6 +272,56 @@ static void bench_isa(const char *isa)
     bench_floats(k);
 }
 
+/* ---- sampling ------------------------------------------------------------------------------- */
+
+typedef struct sampling_job {
+    coli__sample_args args;
+    coli_sampling s;
+    coli__rng rng;
+    uint32_t id;
+} sampling_job;
+
+static void do_sample(void *p)
+{
+    sampling_job *j = p;
+    j->id += coli__sample(&j->args, &j->rng);
+}
+
+static void bench_sampling(void)
+{
+    enum { N_TOKEN = 248077 };
+    static const struct {
+        const char *name;
+        float temperature, top_p;
+        uint32_t top_k;
+    } cases[] = {{"greedy", 0.0f, 1.0f, 0},
+                 {"top_k 20, top_p 0.95", 1.0f, 0.95f, 20},
+                 {"top_p 0.95", 1.0f, 0.95f, 0},
+                 {"temperature alone", 1.0f, 1.0f, 0}};
+    uint64_t seed = 3;
+    float *logits = check(coli__calloc(N_TOKEN, sizeof *logits));
+    for (uint32_t i = 0; i < N_TOKEN; i++) // a bell: the sum of four
+        for (uint32_t k = 0; k < 4; k++) logits[i] += (float)next(&seed) * 0x1p-28f - 4.0f;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        sampling_job j = {.s = {.struct_size = sizeof j.s,
+                                .temperature = cases[i].temperature,
+                                .top_p = cases[i].top_p,
+                                .top_k = cases[i].top_k,
+                                .repetition_penalty = 1.0f}};
+        j.args = (coli__sample_args){
+            .logits = logits,
+            .n_token = N_TOKEN,
+            .sampling = &j.s,
+            .scratch = check(coli__calloc(1, coli__sample_scratch_bytes(N_TOKEN)))};
+        coli__rng_seed(&j.rng, 1);
+        const timing t = measure(do_sample, &j, 5);
+        printf("sample %-27s -       %8.2f ms      (min %.2f, max %.2f)\n", cases[i].name,
+               1e3 * t.median, 1e3 * t.min, 1e3 * t.max);
+        coli__free(j.args.scratch);
+    }
+    coli__free(logits);
+}
+
 int main(int argc, char **argv)
 {
     read_job r = {check(coli__alloc64(256u << 20)), (256u << 20) / 8, 0};
@@ -280,6 +332,7 @@ int main(int argc, char **argv)
         bench_isa("avx512");
         bench_isa("avx2");
         bench_isa("scalar");
+        bench_sampling();
     }
     for (int i = 1; i < argc; i++) bench_isa(argv[i]);
     return r.sum == 0;

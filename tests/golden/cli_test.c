@@ -42,7 +42,7 @@ static const usage_case usage_cases[] = {
     {"coli", {"run", "--temp", "", "x"}, NULL, 2, "found \"\""},
     {"coli", {"run", "--temp", "0x1", "x"}, NULL, 2, "found \"0x1\""},
     {"coli", {"run", "--temp", "-0.1", "x"}, NULL, 2, "found \"-0.1\""},
-    {"coli", {"run", "--top-p", "1.01", "x"}, NULL, 2, "from 0 to 1, found \"1.01\""},
+    {"coli", {"run", "--top-p", "1.01", "x"}, NULL, 2, "from 0.001 to 1, found \"1.01\""},
     {"coli", {"run", "--top-k", "4294967297", "x"}, NULL, 2, "whole number"},
     {"coli", {"run", "--top-k", "2.5", "x"}, NULL, 2, "found \"2.5\""},
     {"coli", {"run", "--threads", "-1", "x"}, NULL, 2, "found \"-1\""},
@@ -543,6 +543,14 @@ T_TEST(convert_verify_and_measure_a_tiny_model)
     T_TRUE(has(file + 8, "\"logits\":{\"dtype\":\"F32\",\"shape\":[8,320]"));
     T_TRUE(has(file + 8, "\"expert_ids\":{\"dtype\":\"I32\",\"shape\":[8,8,4]"));
     T_TRUE(has(file + 8, "\"expert_w\":{\"dtype\":\"F32\",\"shape\":[8,8,4]"));
+    o = RUN("qwen36", all, "--model", out, "--ids", "-", "--dump-logits", scratch_path("again"));
+    EXPECT(o, o.code == 0);
+    forget(&o);
+    size_t n_again;
+    char *again = slurp(scratch_path("again"), &n_again);
+    T_EQ(n, n_again);
+    T_MEM(file, again, n); // chunks of 3 or all at once: every row in its place
+    free(again);
     free(file);
 
     o = RUN("qwen36", all, "--model", out, "--ids", "-", "--dump-logits", dump);

@@ -429,7 +429,8 @@ T_PROP(conv_is_exact, 500)
     }
     memcpy(after, before + n, (size_t)(n_tap - 1) * n * sizeof *x);
     for (uint32_t i = 0; i < n_table; i++) {
-        memcpy(state, before, sizeof state);
+        memset(state, 0xFF, sizeof state); // beyond its n_tap-1 rows there is nothing to read
+        memcpy(state, before, (size_t)(n_tap - 1) * n * sizeof *x);
         tables[i]->conv_silu(x, w, n_tap, n, state, y);
         equal_floats(tables[i]->name, "conv_silu", y, sums, n);
         equal_floats(tables[i]->name, "conv state", state, after, (size_t)(n_tap - 1) * n);

@@ -146,6 +146,23 @@ T_TEST(layout_float)
     T_TRUE(row[0] == 0x1.04p0f && row[1] == 0x1.02p0f);
 }
 
+/* 1 + 2^-11 and 1 + 3*2^-11 lie half way between neighbours of f16: to the even one. */
+T_TEST(scales_round_half_to_even)
+{
+    T_BEGIN;
+    float w[64] = {0};
+    uint8_t panel[1056];
+    static const uint16_t expected[2] = {0x3C00, 0x3C02};
+    for (uint32_t i = 0; i < 2; i++) {
+        w[9] = 127.0f * (1.0f + (float)(1 + 2 * i) * 0x1p-11f);
+        T_OK(coli__mat_pack_panel(format("int8"), w, 1, 64, 64, 0, panel));
+        uint16_t h;
+        memcpy(&h, panel, 2);
+        T_EQ(h, expected[i]);
+        T_EQ(panel[32 + 9 / 4 * 64 + 9 % 4], 128 + 127);
+    }
+}
+
 T_TEST(packing_refuses)
 {
     T_BEGIN;
@@ -314,15 +331,11 @@ T_PROP(packing_beats_plain_rounding, 300)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(names_go_both_ways),
-        cmocka_unit_test(sizes),
-        cmocka_unit_test(layout_int4),
-        cmocka_unit_test(layout_int8_row),
-        cmocka_unit_test(layout_float),
-        cmocka_unit_test(packing_refuses),
-        cmocka_unit_test(powers_of_two_for_scales),
-        cmocka_unit_test(checking_finds),
-        cmocka_unit_test(packing_beats_plain_rounding),
+        cmocka_unit_test(names_go_both_ways), cmocka_unit_test(sizes),
+        cmocka_unit_test(layout_int4),        cmocka_unit_test(layout_int8_row),
+        cmocka_unit_test(layout_float),       cmocka_unit_test(scales_round_half_to_even),
+        cmocka_unit_test(packing_refuses),    cmocka_unit_test(powers_of_two_for_scales),
+        cmocka_unit_test(checking_finds),     cmocka_unit_test(packing_beats_plain_rounding),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,7 @@
 /* threads_test.c - every item runs exactly once, results are visible when run returns, sleepers
  * wake, and a pool can be torn down in any state. */
+#include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <time.h>
 
@@ -75,9 +77,32 @@ T_TEST(synchronisations_are_counted)
     }
 }
 
+static void note_mask(void *ctx, uint32_t item, uint32_t worker)
+{
+    (void)item;
+    sigset_t *masks = ctx;
+    pthread_sigmask(SIG_SETMASK, NULL, &masks[worker]);
+    const struct timespec pause = {.tv_nsec = 2000000}; // long enough for every worker to get one
+    nanosleep(&pause, NULL);
+}
+
+T_TEST(workers_take_no_signals)
+{
+    T_BEGIN;
+    coli__pool *pool;
+    T_OK(coli__pool_create(3, &pool));
+    sigset_t masks[3];
+    memset(masks, 0xff, sizeof masks);
+    coli__pool_run(pool, 12, note_mask, masks);
+    T_TRUE(!sigismember(&masks[0], SIGINT)); // the caller's own mask is as it was
+    T_TRUE(sigismember(&masks[1], SIGINT) && sigismember(&masks[2], SIGTERM));
+    coli__pool_destroy(pool);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(every_item_once), cmocka_unit_test(limits),
-                                       cmocka_unit_test(synchronisations_are_counted)};
+                                       cmocka_unit_test(synchronisations_are_counted),
+                                       cmocka_unit_test(workers_take_no_signals)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

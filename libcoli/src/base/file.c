@@ -362,39 +362,50 @@ void coli__dir_remove(const char *path)
 }
 
 /* Some file systems cannot sync a directory and say EINVAL; there is nothing better to do there. */
-static coli_status sync_dir(const char *path)
+static coli_status sync_dir(int fd, const char *path)
 {
-    const int fd = open_again(path, O_RDONLY | O_DIRECTORY);
-    if (fd < 0) return fail_errno(path, "cannot open");
-    coli_status status = COLI_OK;
-    if (coli__sys_calls.fsync(fd) != 0 && errno != EINVAL && errno != EINTR)
-        status = fail_errno(path, "cannot sync to the disk");
+    if (coli__sys_calls.fsync(fd) == 0 || errno == EINVAL || errno == EINTR) return COLI_OK;
+    return fail_errno(path, "cannot sync to the disk");
+}
+
+static coli_status sync_entries(const char *dir)
+{
+    const int fd = open_again(dir, O_RDONLY | O_DIRECTORY);
+    if (fd < 0) return fail_errno(dir, "cannot open");
+    const coli_status status = sync_dir(fd, dir);
     coli__sys_calls.close(fd);
     return status;
 }
 
-static coli_status sync_parent(const char *path)
+static coli_status open_parent(const char *path, int *fd)
 {
     size_t n = strlen(path);
     while (n > 0 && path[n - 1] == '/') n--; // "a/b/" is "a/b"
     while (n > 0 && path[n - 1] != '/') n--;
-    if (n == 0) return sync_dir(".");
-    char *parent = coli__strndup(path, n);
+    char *parent = coli__strndup(n ? path : ".", n ? n : 1);
     if (!parent) return COLI_E_NOMEM;
-    const coli_status status = sync_dir(parent);
+    *fd = open_again(parent, O_RDONLY | O_DIRECTORY);
+    const coli_status status = *fd < 0 ? fail_errno(parent, "cannot open") : COLI_OK;
     coli__free(parent);
     return status;
 }
 
+/* All that can fail for want of memory or rights comes before the move. */
 coli_status coli__path_rename(const char *from, const char *to)
 {
-    if (coli__path_is_dir(from)) COLI_TRY(sync_dir(from));
-    if (coli__sys_calls.rename(from, to) != 0) {
-        if (errno == EEXIST || errno == ENOTEMPTY)
-            return coli__fail(COLI_E_EXISTS, "%s: already exists", to);
+    int parent;
+    if (coli__path_is_dir(from)) COLI_TRY(sync_entries(from));
+    COLI_TRY(open_parent(to, &parent));
+    coli_status status = COLI_OK;
+    if (coli__sys_calls.rename(from, to) == 0) {
+        status = sync_dir(parent, to);
+    } else if (errno == EEXIST || errno == ENOTEMPTY) {
+        status = coli__fail(COLI_E_EXISTS, "%s: already exists", to);
+    } else {
         const int code = errno;
-        return coli__fail(code == ENOENT ? COLI_E_NOTFOUND : COLI_E_IO,
-                          "%s: cannot be renamed to %s: %s", from, to, strerror(code));
+        status = coli__fail(code == ENOENT ? COLI_E_NOTFOUND : COLI_E_IO,
+                            "%s: cannot be renamed to %s: %s", from, to, strerror(code));
     }
-    return sync_parent(to);
+    coli__sys_calls.close(parent);
+    return status;
 }

@@ -90,15 +90,14 @@ coli_status coli_detokenize(const coli_tokenizer *t, const int32_t *ids, size_t 
 coli_status coli_chat_render(const char *tmpl, const char *messages, size_t n_messages_bytes,
                              const char *options, size_t n_options_bytes, coli_text *out)
 {
-    enum { MAX_DEPTH = 64 };
     if (!tmpl || !messages || !out)
         return coli__fail(COLI_E_INVALID, "coli_chat_render: an argument is NULL");
     *out = (coli_text){0};
     json_t *m = NULL, *o = NULL;
     coli__render r = {0};
-    coli_status status = coli__json_parse("messages", messages, n_messages_bytes, MAX_DEPTH, &m);
+    coli_status status = coli__chat_parse("messages", messages, n_messages_bytes, &m);
     if (status == COLI_OK && options)
-        status = coli__json_parse("options", options, n_options_bytes, MAX_DEPTH, &o);
+        status = coli__chat_parse("options", options, n_options_bytes, &o);
     if (status == COLI_OK) status = coli__chat_render(tmpl, m, o, &r);
     if (status == COLI_OK) status = hand_over(&r.text, out);
     coli__render_finish(&r);
