@@ -187,6 +187,19 @@ T_TEST(generator_is_fixed)
     T_EQ(g.s[1], (int64_t)0x6E789E6AA1B965F4u);
 }
 
+/* Two equal tokens share [0, 1): the generator's exact half belongs to the second. */
+T_TEST(border_belongs_to_the_next_rank)
+{
+    T_BEGIN;
+    const float logits[2] = {1.0f, 1.0f};
+    uint64_t scratch[2];
+    const coli__sample_args args = {logits, 2, NULL, NULL, &neutral, scratch};
+    coli__rng g = {{0, 0, 0, 1ull << 40}}; // its next number is 2^63
+    T_EQ(coli__sample(&args, &g), 1);
+    g = (coli__rng){{0, 0, 0, (1ull << 40) - 1}}; // a little less
+    T_EQ(coli__sample(&args, &g), 0);
+}
+
 /* Frequencies over many draws: a chi-square far in the tail means that the mapping is uneven. */
 T_TEST(frequencies)
 {
@@ -216,6 +229,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(draws_as_the_slow_one),
         cmocka_unit_test(greedy_takes_the_first_rank),
+        cmocka_unit_test(border_belongs_to_the_next_rank),
         cmocka_unit_test(odd_logits),
         cmocka_unit_test(generator_is_fixed),
         cmocka_unit_test(frequencies),
