@@ -1,6 +1,6 @@
-/* text_fault.c - the tokenizer and the chat template when memory runs out at the first request, the second,
- * and so on: E_NOMEM with a message, nothing left behind (the sanitizer build looks for leaks), and the
- * same call succeeds afterwards. */
+/* text_fault.c - the tokenizer and the chat template when memory runs out at the first request, the
+ * second, and so on: E_NOMEM with a message, nothing left behind (the sanitizer build looks for
+ * leaks), and the same call succeeds afterwards. */
 #include "t.h"
 
 #include "libcoli/src/model/chat_template.h"
@@ -9,7 +9,8 @@
 
 typedef coli_status (*step)(void *world);
 
-/* Run `call` with each of its allocations failing in turn.  Returns how often it succeeded all the same. */
+/* Run `call` with each of its allocations failing in turn.  Returns how often it succeeded all the
+ * same. */
 static uint64_t fail_each(step call, void *world)
 {
     const uint64_t before = coli__alloc_count();
@@ -28,8 +29,8 @@ static uint64_t fail_each(step call, void *world)
     return n_survived;
 }
 
-/* PCRE2 does without compiled code when it has no memory for that: so often compiling the pattern of both
- * tokenizers survives, and nothing else may. */
+/* PCRE2 does without compiled code when it has no memory for that: so often compiling the pattern
+ * of both tokenizers survives, and nothing else may. */
 static uint64_t jit_survives;
 
 static coli_status compile(void *world)
@@ -71,7 +72,7 @@ static coli_status open_file(void *world)
 {
     (void)world;
     coli__tok *tok;
-    COLI_TRY(coli__tok_open(TEST_FIXTURES "/tokenizer/hummingbird/tokenizer.json", NULL, &tok));
+    COLI_TRY(coli__tok_open(TEST_MODELS "/hummingbird/tokenizer.json", NULL, &tok));
     coli__tok_close(tok);
     return COLI_OK;
 }
@@ -84,8 +85,9 @@ T_TEST(opening_a_file)
 
 static coli_status encode(void *world)
 {
-    static const char text[] = "hello <think>e\xCC\x81\xCC\xA3<|end|> 42 hellohellohellohellohellohello"
-                               "\xF0\x9F\x91\x8D \xE1\x84\x80\xE1\x85\xA1";
+    static const char text[] =
+        "hello <think>e\xCC\x81\xCC\xA3<|end|> 42 hellohellohellohellohellohello"
+        "\xF0\x9F\x91\x8D \xE1\x84\x80\xE1\x85\xA1";
     int32_t *ids;
     size_t n_ids;
     COLI_TRY(coli__tok_encode(world, text, sizeof text - 1, NULL, 0, &ids, &n_ids));
@@ -111,7 +113,8 @@ static coli_status render(void *world)
 {
     static const char text[] =
         "{\"messages\":[{\"role\":\"system\",\"content\":[{\"text\":\"S\"}]},{\"role\":\"user\","
-        "\"content\":\"u\"},{\"role\":\"assistant\",\"content\":\"<think>a</think>b\",\"tool_calls\":["
+        "\"content\":\"u\"},{\"role\":\"assistant\",\"content\":\"<think>a</"
+        "think>b\",\"tool_calls\":["
         "{\"function\":{\"name\":\"f\",\"arguments\":{\"x\":[1,2.5,null,\"\\n\"],"
         "\"big\":12345678901234567890}}}]},{\"role\":\"tool\",\"content\":\"r\"}],"
         "\"options\":{\"tools\":[{\"type\":\"function\"}]}}";
@@ -135,10 +138,8 @@ T_TEST(rendering)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(compiling),
-        cmocka_unit_test(opening),
-        cmocka_unit_test(opening_a_file),
-        cmocka_unit_test(encoding_and_decoding),
+        cmocka_unit_test(compiling),      cmocka_unit_test(opening),
+        cmocka_unit_test(opening_a_file), cmocka_unit_test(encoding_and_decoding),
         cmocka_unit_test(rendering),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

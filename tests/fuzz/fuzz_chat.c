@@ -1,4 +1,5 @@
-/* fuzz_chat.c - {"template", "messages", "options"} as JSON, rendered and encoded with the small tokenizer. */
+/* fuzz_chat.c - {"template", "messages", "options"} as JSON, rendered and encoded with the small
+ * tokenizer. */
 #include "libcoli/src/model/chat_template.h"
 #include "small_tokenizer.h"
 
@@ -38,8 +39,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes)
     const coli_status status =
         coli__chat_render(given ? given : "3.6", json_object_get(item, "messages"),
                           json_object_get(item, "options"), &r);
-    if (status == COLI_OK) check(&r);
-    else must(status == COLI_E_INVALID || status == COLI_E_UNSUPPORTED);
+    if (status == COLI_OK)
+        check(&r);
+    else
+        must(status == COLI_E_INVALID || status == COLI_E_UNSUPPORTED);
     coli__render_finish(&r);
     json_decref(item);
     return 0;

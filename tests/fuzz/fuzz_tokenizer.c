@@ -1,6 +1,6 @@
-/* fuzz_tokenizer.c - two targets in one.  An input that begins with '{' is a tokenizer.json: it is opened
- * and, if that works, encodes some texts.  Any other input is a text for the small tokenizer of the
- * tests: its first byte says which stretches are plain. */
+/* fuzz_tokenizer.c - two targets in one.  An input that begins with '{' is a tokenizer.json: it is
+ * opened and, if that works, encodes some texts.  Any other input is a text for the small tokenizer
+ * of the tests: its first byte says which stretches are plain. */
 #include <utf8proc.h>
 
 #include "libcoli/src/model/nfc.h"
@@ -14,8 +14,8 @@ static void must(bool condition)
 }
 
 /* Encode, decode, and compare with the normal form where the tokenizer has one. */
-static void round_trip(const coli__tok *tok, const char *text, size_t n_bytes, const coli__span *plain,
-                       size_t n_plain, bool nfc)
+static void round_trip(const coli__tok *tok, const char *text, size_t n_bytes,
+                       const coli__span *plain, size_t n_plain, bool nfc)
 {
     int32_t *ids;
     size_t n_ids;
@@ -72,7 +72,9 @@ static void as_text(const char *text, size_t n_bytes, uint8_t spans)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes)
 {
     if (n_bytes == 0) return 0;
-    if (data[0] == '{') as_file((const char *)data, n_bytes);
-    else as_text((const char *)data + 1, n_bytes - 1, data[0]);
+    if (data[0] == '{')
+        as_file((const char *)data, n_bytes);
+    else
+        as_text((const char *)data + 1, n_bytes - 1, data[0]);
     return 0;
 }

@@ -1,5 +1,5 @@
-/* replay_main.c - a main() for a fuzz target without a fuzzer: every file of the directories given as
- * arguments goes through LLVMFuzzerTestOneInput once, so that a corpus is an ordinary test.  Each
+/* replay_main.c - a main() for a fuzz target without a fuzzer: every file of the directories given
+ * as arguments goes through LLVMFuzzerTestOneInput once, so that a corpus is an ordinary test. Each
  * input lies in a buffer of exactly its size: a read past the end is seen by ASan.
  *
  * A directory that is absent or empty is a failure: a test that replays nothing proves nothing. */

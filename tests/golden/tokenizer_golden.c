@@ -16,7 +16,8 @@ static void check_ids(const coli__tok *tok, const char *text, size_t n_text, con
     size_t n_ids;
     T_OK(coli__tok_encode(tok, text, n_text, NULL, 0, &ids, &n_ids));
     T_EQ(n_ids, json_array_size(expected));
-    for (size_t i = 0; i < n_ids; i++) T_EQ(ids[i], json_integer_value(json_array_get(expected, i)));
+    for (size_t i = 0; i < n_ids; i++)
+        T_EQ(ids[i], json_integer_value(json_array_get(expected, i)));
     coli__free(ids);
 }
 
@@ -25,7 +26,8 @@ static int32_t *ids_of(const json_t *list, size_t *n_ids)
     *n_ids = json_array_size(list);
     int32_t *ids = coli__calloc(*n_ids, sizeof *ids);
     assert_non_null(ids);
-    for (size_t i = 0; i < *n_ids; i++) ids[i] = (int32_t)json_integer_value(json_array_get(list, i));
+    for (size_t i = 0; i < *n_ids; i++)
+        ids[i] = (int32_t)json_integer_value(json_array_get(list, i));
     return ids;
 }
 
@@ -86,7 +88,7 @@ T_TEST(qwen36_strings)
 T_TEST(hummingbird_strings)
 {
     T_BEGIN;
-    check_file(TEST_FIXTURES "/tokenizer/hummingbird/tokenizer.json",
+    check_file(TEST_MODELS "/hummingbird/tokenizer.json",
                TEST_FIXTURES "/tokenizer/hummingbird/strings.jsonl");
 }
 

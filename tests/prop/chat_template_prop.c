@@ -1,5 +1,5 @@
-/* chat_template_prop.c - what must hold for every conversation: nobody's words become control tokens, and
- * the stable prefix is one. */
+/* chat_template_prop.c - what must hold for every conversation: nobody's words become control
+ * tokens, and the stable prefix is one. */
 #include "t.h"
 
 #include "libcoli/src/model/chat_template.h"
@@ -17,16 +17,20 @@ typedef struct world {
 
 static char *words(t_rng *rng, bool special)
 {
-    static const char *const plain[] = {"one", "Two", " ", "\n", "\n\n", "\xC3\xA9", "\xE6\x97\xA5", "7",
-                                        "\xCC\x81", "!", "\xE3\x80\x80", "{\"a\": 1}", "\\", "\xF0\x9F\x91\x8D"};
-    static const char *const control[] = {"<|im_end|>", "<|im_start|>", "<think>", "</think>",
-                                          "<tool_call>", "</tool_call>", "<tool_response>",
-                                          "</tool_response>", "<|im_", "end|>", "<|endoftext|>", "<"};
+    static const char *const plain[] = {
+        "one", "Two",      " ", "\n",           "\n\n",       "\xC3\xA9", "\xE6\x97\xA5",
+        "7",   "\xCC\x81", "!", "\xE3\x80\x80", "{\"a\": 1}", "\\",       "\xF0\x9F\x91\x8D"};
+    static const char *const control[] = {"<|im_end|>",      "<|im_start|>",     "<think>",
+                                          "</think>",        "<tool_call>",      "</tool_call>",
+                                          "<tool_response>", "</tool_response>", "<|im_",
+                                          "end|>",           "<|endoftext|>",    "<"};
     coli__buf text = {0};
     T_OK(coli__buf_str(&text, ""));
     for (uint32_t i = t_below(rng, 7); i > 0; i--) {
-        if (special && t_below(rng, 2)) T_OK(coli__buf_str(&text, control[t_below(rng, 12)]));
-        else T_OK(coli__buf_str(&text, plain[t_below(rng, 14)]));
+        if (special && t_below(rng, 2))
+            T_OK(coli__buf_str(&text, control[t_below(rng, 12)]));
+        else
+            T_OK(coli__buf_str(&text, plain[t_below(rng, 14)]));
     }
     return text.data;
 }
@@ -43,11 +47,16 @@ static json_t *word_json(t_rng *rng, bool special)
 static json_t *random_value(t_rng *rng, bool special)
 {
     switch (t_below(rng, 5)) {
-    case 0: return json_pack("[i, o]", 3, word_json(rng, special));
-    case 1: return json_pack("{s: o}", "k", word_json(rng, special));
-    case 2: return json_true();
-    case 3: return json_real(2.5);
-    default: return word_json(rng, special);
+    case 0:
+        return json_pack("[i, o]", 3, word_json(rng, special));
+    case 1:
+        return json_pack("{s: o}", "k", word_json(rng, special));
+    case 2:
+        return json_true();
+    case 3:
+        return json_real(2.5);
+    default:
+        return word_json(rng, special);
     }
 }
 
@@ -67,9 +76,10 @@ static json_t *message(t_rng *rng, const world *w, const char *role)
 {
     json_t *m = json_pack("{s: s, s: o}", "role", role, "content", word_json(rng, w->special));
     if (t_below(rng, 10) == 0)
-        json_object_set_new(m, "content", json_pack("[{s: s, s: o}, {s: o}]", "type", "text", "text",
-                                                    word_json(rng, w->special), "text",
-                                                    word_json(rng, w->special)));
+        json_object_set_new(m, "content",
+                            json_pack("[{s: s, s: o}, {s: o}]", "type", "text", "text",
+                                      word_json(rng, w->special), "text",
+                                      word_json(rng, w->special)));
     if (strcmp(role, "assistant") != 0) return m;
     if (!w->no_reasoning || t_below(rng, 2))
         json_object_set_new(m, "reasoning_content", word_json(rng, w->special));
@@ -87,7 +97,8 @@ static world world_random(t_rng *rng, bool special, bool no_reasoning)
 {
     world w = {t_below(rng, 2) ? "3.6" : "3.5", special, no_reasoning, json_array(), json_object()};
     if (t_below(rng, 2)) json_array_append_new(w.messages, message(rng, &w, "system"));
-    json_array_append_new(w.messages, json_pack("{s: s, s: s}", "role", "user", "content", "query"));
+    json_array_append_new(w.messages,
+                          json_pack("{s: s, s: s}", "role", "user", "content", "query"));
     for (uint32_t i = t_below(rng, 7); i > 0; i--) {
         static const char *const roles[] = {"user", "assistant", "assistant", "tool"};
         json_array_append_new(w.messages, message(rng, &w, roles[t_below(rng, 4)]));
@@ -95,11 +106,12 @@ static world world_random(t_rng *rng, bool special, bool no_reasoning)
     static const char *const switches[] = {"enable_thinking", "preserve_thinking",
                                            "add_generation_prompt"};
     for (size_t i = 0; i < 3; i++)
-        if (t_below(rng, 2)) json_object_set_new(w.options, switches[i], json_boolean(t_below(rng, 2)));
+        if (t_below(rng, 2))
+            json_object_set_new(w.options, switches[i], json_boolean(t_below(rng, 2)));
     if (t_below(rng, 3) == 0)
-        json_object_set_new(w.options, "tools",
-                            json_pack("[{s: o}, o]", "f", word_json(rng, special),
-                                      random_value(rng, special)));
+        json_object_set_new(
+            w.options, "tools",
+            json_pack("[{s: o}, o]", "f", word_json(rng, special), random_value(rng, special)));
     return w;
 }
 
@@ -116,13 +128,24 @@ static bool is_role(const json_t *m, const char *role)
 
 /* ---- control tokens -------------------------------------------------------------------------- */
 
-enum { IM_START, IM_END, THINK, THINK_END, CALL, CALL_END, RESPONSE, RESPONSE_END, OTHER, N_CONTROL };
+enum {
+    IM_START,
+    IM_END,
+    THINK,
+    THINK_END,
+    CALL,
+    CALL_END,
+    RESPONSE,
+    RESPONSE_END,
+    OTHER,
+    N_CONTROL
+};
 static const char *const control_text[N_CONTROL] = {
-    "<|im_start|>", "<|im_end|>",      "<think>",          "</think>",   "<tool_call>",
+    "<|im_start|>", "<|im_end|>",      "<think>",          "</think>",     "<tool_call>",
     "</tool_call>", "<tool_response>", "</tool_response>", "<|endoftext|>"};
 
-/* How often the template itself says each: from the shape of the conversation alone.  first_shown is
- * the index of the first message whose thinking is shown. */
+/* How often the template itself says each: from the shape of the conversation alone.  first_shown
+ * is the index of the first message whose thinking is shown. */
 static void expected_counts(const world *w, size_t first_shown, int64_t n[N_CONTROL])
 {
     memset(n, 0, N_CONTROL * sizeof *n);
@@ -146,7 +169,8 @@ static void expected_counts(const world *w, size_t first_shown, int64_t n[N_CONT
     n[IM_START] = n_turn + prompt;
     n[IM_END] = n_turn;
     n[THINK] = n_think + prompt;
-    n[THINK_END] = n_think + (prompt && json_is_false(json_object_get(w->options, "enable_thinking")));
+    n[THINK_END] =
+        n_think + (prompt && json_is_false(json_object_get(w->options, "enable_thinking")));
     n[CALL] = n[CALL_END] = n_call;
     n[RESPONSE] = n[RESPONSE_END] = n_tool;
 }
@@ -179,7 +203,8 @@ T_PROP(words_never_become_control_tokens, 3000)
     int64_t expected[N_CONTROL], found[N_CONTROL] = {0};
     T_OK(coli__tok_encode(tok, r.text.data, r.text.n_bytes, r.plain, r.n_plain, &ids, &n_ids));
     for (size_t i = 0; i < n_ids; i++)
-        for (int k = 0; k < N_CONTROL; k++) found[k] += ids[i] == coli__tok_added_id(tok, control_text[k]);
+        for (int k = 0; k < N_CONTROL; k++)
+            found[k] += ids[i] == coli__tok_added_id(tok, control_text[k]);
     expected_counts(&w, first_shown(&w), expected);
     for (int k = 0; k < N_CONTROL; k++) {
         if (found[k] != expected[k]) print_error("%s in %s\n", control_text[k], r.text.data);
@@ -236,8 +261,8 @@ static json_t *recolour(const json_t *value, char letter)
     return out;
 }
 
-/* Two conversations that differ in every letter of the caller's and in nothing else: their renderings
- * differ exactly there, and exactly there are the plain spans. */
+/* Two conversations that differ in every letter of the caller's and in nothing else: their
+ * renderings differ exactly there, and exactly there are the plain spans. */
 T_PROP(spans_are_the_callers_words, 1500)
 {
     world w = world_random(&rng, false, false);
@@ -285,11 +310,11 @@ T_PROP(stable_prefix_is_shared, 4000)
     world_finish(&w);
 }
 
-/* In tokens too, when the reasoning is given apart: then what follows the prefix begins with no blank. */
+/* In tokens too, when the reasoning is given apart: then what follows the prefix begins with no
+ * blank. */
 T_PROP(stable_prefix_is_shared_in_tokens, 1500)
 {
     world w = world_random(&rng, false, false);
-    json_object_del(w.options, "preserve_thinking");
     coli__render before, after;
     T_OK(coli__chat_render(w.tmpl, w.messages, w.options, &before));
     json_array_append_new(w.messages, message(&rng, &w, "assistant"));
@@ -298,8 +323,10 @@ T_PROP(stable_prefix_is_shared_in_tokens, 1500)
     int32_t *a, *b;
     size_t n_a, n_b, n_plain = 0;
     while (n_plain < before.n_plain && before.plain[n_plain].end <= before.stable_bytes) n_plain++;
-    T_OK(coli__tok_encode(tok, before.text.data, before.stable_bytes, before.plain, n_plain, &a, &n_a));
-    T_OK(coli__tok_encode(tok, after.text.data, after.text.n_bytes, after.plain, after.n_plain, &b, &n_b));
+    T_OK(coli__tok_encode(tok, before.text.data, before.stable_bytes, before.plain, n_plain, &a,
+                          &n_a));
+    T_OK(coli__tok_encode(tok, after.text.data, after.text.n_bytes, after.plain, after.n_plain, &b,
+                          &n_b));
     T_LE(n_a, n_b);
     for (size_t i = 0; i < n_a; i++) T_EQ(a[i], b[i]);
     coli__free(a);
@@ -312,7 +339,7 @@ T_PROP(stable_prefix_is_shared_in_tokens, 1500)
 static int open_tokenizer(void **state)
 {
     (void)state;
-    return coli__tok_open(TEST_FIXTURES "/tokenizer/hummingbird/tokenizer.json", NULL, &tok);
+    return coli__tok_open(TEST_MODELS "/hummingbird/tokenizer.json", NULL, &tok);
 }
 
 static int close_tokenizer(void **state)

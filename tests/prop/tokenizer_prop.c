@@ -1,5 +1,5 @@
-/* tokenizer_prop.c - what must hold for every text: against slow and simple second implementations, and
- * in time that grows with the text. */
+/* tokenizer_prop.c - what must hold for every text: against slow and simple second implementations,
+ * and in time that grows with the text. */
 #include "t.h"
 
 #include <time.h>
@@ -10,16 +10,64 @@
 
 static coli__tok *hummingbird, *small;
 
-/* Characters at which the rules change: blanks, marks of several classes, jamo, case folds, surrogates'
- * neighbours, pieces of added tokens. */
-static const char *const atoms[] = {
-    "a", "e", "h", "hello", " ", "  ", "\n", "\r\n", "\t", "'s", "'\xC5\xBF", "1", "42", "!", "...",
-    "\xC2\xA0", "\xC2\x85", "\xE1\xA0\x8E", "\xE2\x80\x83", "\xE3\x80\x80", "\xCC\x81", "\xCC\xA3",
-    "\xCC\xA7", "\xCC\xB8", "\xCD\x84", "\xC3\xA9", "\xC3\x85", "\xE2\x84\xAB", "\xE1\x84\x80",
-    "\xE1\x85\xA1", "\xE1\x86\xA8", "\xEA\xB0\x80", "\xEA\xB0\x81", "\xED\x9F\xBF", "\xEE\x80\x80",
-    "\xE6\x97\xA5", "\xF0\x9F\x91\x8D", "\xE2\x80\x8D", "\xF0\x9D\x85\x9E", "\xE0\xBD\xB1",
-    "\xE0\xBD\xB2", "\xE0\xA5\x98", "\xE0\xAD\x87", "\xE0\xAC\xBE", "\xCD\xBE", "<think>", "<thin",
-    "<think>!", "</think>", "<|end|>", "<|im_end|>", "<|im_start|", "<", ">", "|", "_"};
+/* Characters at which the rules change: blanks, marks of several classes, jamo, case folds,
+ * surrogates' neighbours, pieces of added tokens. */
+static const char *const atoms[] = {"a",
+                                    "e",
+                                    "h",
+                                    "hello",
+                                    " ",
+                                    "  ",
+                                    "\n",
+                                    "\r\n",
+                                    "\t",
+                                    "'s",
+                                    "'\xC5\xBF",
+                                    "1",
+                                    "42",
+                                    "!",
+                                    "...",
+                                    "\xC2\xA0",
+                                    "\xC2\x85",
+                                    "\xE1\xA0\x8E",
+                                    "\xE2\x80\x83",
+                                    "\xE3\x80\x80",
+                                    "\xCC\x81",
+                                    "\xCC\xA3",
+                                    "\xCC\xA7",
+                                    "\xCC\xB8",
+                                    "\xCD\x84",
+                                    "\xC3\xA9",
+                                    "\xC3\x85",
+                                    "\xE2\x84\xAB",
+                                    "\xE1\x84\x80",
+                                    "\xE1\x85\xA1",
+                                    "\xE1\x86\xA8",
+                                    "\xEA\xB0\x80",
+                                    "\xEA\xB0\x81",
+                                    "\xED\x9F\xBF",
+                                    "\xEE\x80\x80",
+                                    "\xE6\x97\xA5",
+                                    "\xF0\x9F\x91\x8D",
+                                    "\xE2\x80\x8D",
+                                    "\xF0\x9D\x85\x9E",
+                                    "\xE0\xBD\xB1",
+                                    "\xE0\xBD\xB2",
+                                    "\xE0\xA5\x98",
+                                    "\xE0\xAD\x87",
+                                    "\xE0\xAC\xBE",
+                                    "\xCD\xBE",
+                                    "<think>",
+                                    "<thin",
+                                    "<think>!",
+                                    "</think>",
+                                    "<|end|>",
+                                    "<|im_end|>",
+                                    "<|im_start|",
+                                    "<",
+                                    ">",
+                                    "|",
+                                    "_"};
 enum { N_ATOM = sizeof atoms / sizeof *atoms };
 
 static void random_text(t_rng *rng, coli__buf *out, uint32_t n_max)
@@ -57,7 +105,8 @@ T_PROP(nfc_equals_utf8proc, 3000)
     coli__buf_finish(&ours);
 }
 
-/* Every code point between a letter and a mark; above U+30000 nothing decomposes but in one block. */
+/* Every code point between a letter and a mark; above U+30000 nothing decomposes but in one block.
+ */
 T_TEST(nfc_of_every_character)
 {
     T_BEGIN;
@@ -118,8 +167,9 @@ static uint32_t random_spans(t_rng *rng, size_t n_bytes, coli__span spans[16])
 static size_t count_added(const coli__tok *tok, const char *text, size_t n_bytes,
                           const coli__span *spans, uint32_t n_span)
 {
-    static const char *const added[] = {"<|im_start|>", "<|im_end|>", "<|endoftext|>", "<think>!",
-                                        "<think>", "</think>", "<|end|>"}; // longer ones first
+    static const char *const added[] = {
+        "<|im_start|>", "<|im_end|>", "<|endoftext|>", "<think>!",
+        "<think>",      "</think>",   "<|end|>"}; // longer ones first
     size_t n = 0;
     for (size_t at = 0; at < n_bytes;) {
         size_t len = 0;
@@ -188,7 +238,8 @@ T_PROP(interpreter_equals_compiled_code, 1000)
     size_t n_ids[2];
     for (int jit = 0; jit < 2; jit++) {
         coli__tok_use_jit(hummingbird, jit != 0);
-        T_OK(coli__tok_encode(hummingbird, text.data, text.n_bytes, NULL, 0, &ids[jit], &n_ids[jit]));
+        T_OK(coli__tok_encode(hummingbird, text.data, text.n_bytes, NULL, 0, &ids[jit],
+                              &n_ids[jit]));
     }
     check_same_ids(ids[0], n_ids[0], ids[1], n_ids[1]);
     coli__free(ids[0]);
@@ -235,7 +286,8 @@ static coli__tok *world_open(const world *w)
     const char *tail = strstr(text.data, "\"he\":256");
     const size_t vocab_end = text.n_bytes = (size_t)(tail - text.data);
     T_OK(coli__buf_str(&text, "\"<|end|>\":261"));
-    static const int free_id[] = {256, 257, 258, 259, 260, 262}; // 261, 263 and 264 are added tokens
+    static const int free_id[] = {256, 257, 258,
+                                  259, 260, 262}; // 261, 263 and 264 are added tokens
     uint32_t n_new = 0;
     coli__buf merges = {0};
     T_OK(coli__buf_str(&merges, ""));
@@ -243,7 +295,8 @@ static coli__tok *world_open(const world *w)
         char made[128];
         snprintf(made, sizeof made, "\"%s%s\":", w->left[i], w->right[i]);
         if (!strstr(text.data + vocab_end, made)) {
-            T_OK(coli__buf_printf(&text, ",%s%d", made, n_new < 6 ? free_id[n_new] : 259 + (int)n_new));
+            T_OK(coli__buf_printf(&text, ",%s%d", made,
+                                  n_new < 6 ? free_id[n_new] : 259 + (int)n_new));
             n_new++;
         }
         T_OK(coli__buf_printf(&merges, "%s\"%s %s\"", i ? "," : "", w->left[i], w->right[i]));
@@ -289,7 +342,8 @@ T_PROP(merging_follows_the_definition, 1500)
     coli__tok *tok = world_open(&w);
     for (int round = 0; round < 4; round++) {
         char word[121] = "", parts[121][64];
-        for (uint32_t i = 0, n = t_range(&rng, 2, 120); i < n; i++) word[i] = (char)('a' + t_below(&rng, 3));
+        for (uint32_t i = 0, n = t_range(&rng, 2, 120); i < n; i++)
+            word[i] = (char)('a' + t_below(&rng, 3));
         const uint32_t n_part = merge_slowly(&w, word, parts);
         int32_t *ids;
         size_t n_ids;
@@ -326,7 +380,8 @@ static size_t longest_match(const uint8_t *p, size_t n, bool *whole)
     *whole = false;
     for (size_t row = 0; row < sizeof table / sizeof *table; row++) {
         size_t k = 0;
-        while (k < n && k < table[row][0] && p[k] >= table[row][1 + 2 * k] && p[k] <= table[row][2 + 2 * k])
+        while (k < n && k < table[row][0] && p[k] >= table[row][1 + 2 * k] &&
+               p[k] <= table[row][2 + 2 * k])
             k++;
         if (k > best) best = k;
         if (k == table[row][0]) *whole = true;
@@ -336,8 +391,9 @@ static size_t longest_match(const uint8_t *p, size_t n, bool *whole)
 
 T_PROP(replacement_for_every_split, 4000)
 {
-    static const uint8_t edges[] = {0x41, 0x7F, 0x80, 0x8F, 0x90, 0x9F, 0xA0, 0xBF, 0xC0, 0xC1, 0xC2,
-                                    0xDF, 0xE0, 0xE1, 0xEC, 0xED, 0xEF, 0xF0, 0xF1, 0xF3, 0xF4, 0xF5, 0xFF};
+    static const uint8_t edges[] = {0x41, 0x7F, 0x80, 0x8F, 0x90, 0x9F, 0xA0, 0xBF,
+                                    0xC0, 0xC1, 0xC2, 0xDF, 0xE0, 0xE1, 0xEC, 0xED,
+                                    0xEF, 0xF0, 0xF1, 0xF3, 0xF4, 0xF5, 0xFF};
     uint8_t bytes[24];
     const size_t n = t_below(&rng, sizeof bytes + 1);
     for (size_t i = 0; i < n; i++) bytes[i] = edges[t_below(&rng, sizeof edges)];
@@ -347,8 +403,10 @@ T_PROP(replacement_for_every_split, 4000)
     for (size_t at = 0; at < n;) {
         bool good;
         const size_t len = longest_match(bytes + at, n - at, &good);
-        if (good) T_OK(coli__buf_append(&expected, bytes + at, len));
-        else T_OK(coli__buf_str(&expected, "\xEF\xBF\xBD"));
+        if (good)
+            T_OK(coli__buf_append(&expected, bytes + at, len));
+        else
+            T_OK(coli__buf_str(&expected, "\xEF\xBF\xBD"));
         if (!good && first_bad == n) first_bad = at;
         at += len ? len : 1;
     }
@@ -392,26 +450,43 @@ static double seconds(const char *unit, size_t n)
 }
 
 /* From 1/16 of a million to a million characters time grows 16-fold when linear, 21-fold with the
- * logarithm, 256-fold when quadratic.  The limit of 70 with 50 ms on top leaves room for a busy machine. */
+ * logarithm, 256-fold when quadratic.  The limit of 70 with 50 ms on top leaves room for a busy
+ * machine. */
 T_TEST(a_million_characters)
 {
     T_BEGIN;
-    static const char *const units[] = {
-        "a", " ", "\n", "\r\n", " \n", "!", "7", "\xCC\x81", "\xCC\x81\xCC\xA3", "e\xCC\x81",
-        "\xF0\x9F\x91\x8D", "\xE6\x97\xA5", "\xE1\x84\x80", "<|im_start|", "<|im_start|>", "'s", "!\n",
-        "a \n1.\xCC\x81\xF0\x9F\x91\x8D"};
+    static const char *const units[] = {"a",
+                                        " ",
+                                        "\n",
+                                        "\r\n",
+                                        " \n",
+                                        "!",
+                                        "7",
+                                        "\xCC\x81",
+                                        "\xCC\x81\xCC\xA3",
+                                        "e\xCC\x81",
+                                        "\xF0\x9F\x91\x8D",
+                                        "\xE6\x97\xA5",
+                                        "\xE1\x84\x80",
+                                        "<|im_start|",
+                                        "<|im_start|>",
+                                        "'s",
+                                        "!\n",
+                                        "a \n1.\xCC\x81\xF0\x9F\x91\x8D"};
     for (size_t k = 0; k < sizeof units / sizeof *units; k++) {
+        coli__tok_use_jit(hummingbird, k % 4 != 1); // some in the interpreter
         const double sixteenth = seconds(units[k], 62500), whole = seconds(units[k], 1000000);
         if (whole > 70 * sixteenth + 0.05) print_error("unit %zu of the list\n", k);
         T_FLE(whole, 70 * sixteenth + 0.05);
     }
+    coli__tok_use_jit(hummingbird, true);
 }
 
 static int open_tokenizers(void **state)
 {
     (void)state;
     if (small_open(&small) != COLI_OK) return -1;
-    return coli__tok_open(TEST_FIXTURES "/tokenizer/hummingbird/tokenizer.json", NULL, &hummingbird);
+    return coli__tok_open(TEST_MODELS "/hummingbird/tokenizer.json", NULL, &hummingbird);
 }
 
 static int close_tokenizers(void **state)

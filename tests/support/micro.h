@@ -148,7 +148,7 @@ static inline void micro_matrix(micro *m, const char *name, bool fp8, uint64_t n
 {
     const uint64_t shape[2] = {n_out, n_in}, grid[2] = {(n_out + 127) / 128, (n_in + 127) / 128};
     micro_random(m, name, fp8 ? COLI_DT_F8_E4M3 : COLI_DT_BF16, 2, shape);
-    char scale[160];
+    char scale[192];
     snprintf(scale, sizeof scale, "%s_scale_inv", name);
     if (fp8) micro_random(m, scale, COLI_DT_F32, 2, grid);
 }

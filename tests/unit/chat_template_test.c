@@ -1,5 +1,5 @@
-/* chat_template_test.c - what the renders of the reference do not show: spans, stable prefixes, numbers,
- * and what each malformed conversation is told. */
+/* chat_template_test.c - what the renders of the reference do not show: spans, stable prefixes,
+ * numbers, and what each malformed conversation is told. */
 #include "t.h"
 
 #include "libcoli/src/model/chat_template.h"
@@ -42,7 +42,7 @@ static void check(const char *tmpl, const char *messages, const char *options, c
 #define ASSISTANT(text) "{\"role\":\"assistant\",\"content\":\"" text "\"}"
 #define TOOL(text)      "{\"role\":\"tool\",\"content\":\"" text "\"}"
 #define CALLS(name, arguments)                                                                     \
-    "{\"role\":\"assistant\",\"content\":\"\",\"reasoning_content\":\"r\",\"tool_calls\":["          \
+    "{\"role\":\"assistant\",\"content\":\"\",\"reasoning_content\":\"r\",\"tool_calls\":["        \
     "{\"function\":{\"name\":\"" name "\",\"arguments\":" arguments "}}]}"
 
 T_TEST(spans_and_stable_prefix)
@@ -58,18 +58,22 @@ T_TEST(spans_and_stable_prefix)
           "<|im_start|>user\n[a]<|im_end|>\n<|im_start|>assistant\n[b]<|im_end|>\n"
           "<|im_start|>user\n[c]<|im_end|>\n<|im_start|>assistant\n^<think>\n");
     // Behind the last query thinking is shown, but the next user message removes it.
-    check("3.6", "[" USER("a") "," CALLS("f", "{\"k\":\"v\",\"n\":true}") "," TOOL("x") "]", NULL,
-          "<|im_start|>user\n[a]<|im_end|>\n<|im_start|>assistant\n^<think>\n[r]\n</think>\n\n"
-          "<tool_call>\n<function=[f]>\n<parameter=[k]>\n[v]\n</parameter>\n<parameter=[n]>\n[true]\n"
-          "</parameter>\n</function>\n</tool_call><|im_end|>\n<|im_start|>user\n<tool_response>\n[x]\n"
-          "</tool_response><|im_end|>\n<|im_start|>assistant\n<think>\n");
+    check(
+        "3.6", "[" USER("a") "," CALLS("f", "{\"k\":\"v\",\"n\":true}") "," TOOL("x") "]", NULL,
+        "<|im_start|>user\n[a]<|im_end|>\n<|im_start|>assistant\n^<think>\n[r]\n</think>\n\n"
+        "<tool_call>\n<function=[f]>\n<parameter=[k]>\n[v]\n</parameter>\n<parameter=[n]>\n[true]\n"
+        "</parameter>\n</function>\n</"
+        "tool_call><|im_end|>\n<|im_start|>user\n<tool_response>\n[x]\n"
+        "</tool_response><|im_end|>\n<|im_start|>assistant\n<think>\n");
     check("3.6", "[" USER("a") "," ASSISTANT("b") "]", "{\"add_generation_prompt\":false}",
-          "<|im_start|>user\n[a]<|im_end|>\n<|im_start|>assistant\n^<think>\n\n</think>\n\n[b]<|im_end|>\n");
-    // With preserve_thinking every block stays, but the last one may be filled differently.
+          "<|im_start|>user\n[a]<|im_end|>\n<|im_start|>assistant\n^<think>\n\n</"
+          "think>\n\n[b]<|im_end|>\n");
+    // With preserve_thinking every block stays, but the last one is yet to be filled.
     check("3.6", "[" USER("a") "," ASSISTANT("b") "," USER("c") "]",
           "{\"preserve_thinking\":true,\"enable_thinking\":false}",
-          "<|im_start|>user\n[a]<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n[b]<|im_end|>\n"
-          "<|im_start|>user\n[c]<|im_end|>\n<|im_start|>assistant\n<think>\n^\n</think>\n\n");
+          "<|im_start|>user\n[a]<|im_end|>\n<|im_start|>assistant\n<think>\n\n</"
+          "think>\n\n[b]<|im_end|>\n"
+          "<|im_start|>user\n[c]<|im_end|>\n<|im_start|>assistant\n^<think>\n\n</think>\n\n");
     check("3.5", "[" USER("a") "," ASSISTANT("b") "," USER("c") "]", "{\"preserve_thinking\":true}",
           "<|im_start|>user\n[a]<|im_end|>\n<|im_start|>assistant\n[b]<|im_end|>\n"
           "<|im_start|>user\n[c]<|im_end|>\n<|im_start|>assistant\n^<think>\n");
@@ -141,7 +145,8 @@ T_TEST(values)
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char messages[512];
-        snprintf(messages, sizeof messages, "[" USER("u") "," CALLS("f", "{\"k\":%s}") "]", cases[i].json);
+        snprintf(messages, sizeof messages, "[" USER("u") "," CALLS("f", "{\"k\":%s}") "]",
+                 cases[i].json);
         for (int v = 0; v < 2; v++) {
             coli__render r;
             T_OK(render_text(v ? "3.5" : "3.6", messages, NULL, &r));
@@ -159,13 +164,15 @@ T_TEST(trimming)
     T_BEGIN;
     static const uint32_t blanks[] = {0x85, 0xA0, 0x1680, 0x2028, 0x2029, 0x202F, 0x205F, 0x3000};
     for (uint32_t c = 1; c < 0x3100; c++) {
-        bool blank = (c >= 0x09 && c <= 0x0D) || (c >= 0x1C && c <= 0x20) || (c >= 0x2000 && c <= 0x200A);
+        bool blank =
+            (c >= 0x09 && c <= 0x0D) || (c >= 0x1C && c <= 0x20) || (c >= 0x2000 && c <= 0x200A);
         for (size_t i = 0; i < sizeof blanks / sizeof *blanks; i++) blank |= c == blanks[i];
         char messages[128];
         coli__render r;
         snprintf(messages, sizeof messages, "[" USER("\\u%04x\\u%04xz\\u%04x") "]", c, c, c);
         T_OK(render_text("3.6", messages, NULL, &r));
-        const bool trimmed = strncmp(r.text.data + strlen("<|im_start|>user\n"), "z<|im_end|>", 11) == 0;
+        const bool trimmed =
+            strncmp(r.text.data + strlen("<|im_start|>user\n"), "z<|im_end|>", 11) == 0;
         if (trimmed != blank) print_error("U+%04X\n", c);
         T_EQ(trimmed, blank);
         coli__render_finish(&r);
@@ -192,33 +199,39 @@ T_TEST(refused)
          "message 1: unexpected role"},
         {"[" USER("a") ",{\"content\":\"s\"}]", NULL, COLI_E_INVALID, "unexpected role"},
         {"[" USER("a") ",3]", NULL, COLI_E_INVALID, "message 1: unexpected role"},
-        {"[{\"role\":\"user\",\"content\":5}]", NULL, COLI_E_INVALID, "message 0: content is not a text"},
+        {"[{\"role\":\"user\",\"content\":5}]", NULL, COLI_E_INVALID,
+         "message 0: content is not a text"},
         {"[{\"role\":\"user\",\"content\":99999999999999999999}]", NULL, COLI_E_INVALID,
          "content is not a text"},
         {"[{\"role\":\"user\",\"content\":{\"text\":\"a\"}}]", NULL, COLI_E_INVALID, "not a text"},
         {"[{\"role\":\"user\",\"content\":[\"a\"]}]", NULL, COLI_E_INVALID, "has no text"},
-        {"[{\"role\":\"user\",\"content\":[{\"type\":\"audio\"}]}]", NULL, COLI_E_INVALID, "has no text"},
+        {"[{\"role\":\"user\",\"content\":[{\"type\":\"audio\"}]}]", NULL, COLI_E_INVALID,
+         "has no text"},
         {"[{\"role\":\"user\",\"content\":[{\"text\":7}]}]", NULL, COLI_E_INVALID, "has no text"},
-        {"[{\"role\":\"user\",\"content\":[{\"type\":\"image\"}]}]", NULL, COLI_E_UNSUPPORTED, "image"},
+        {"[{\"role\":\"user\",\"content\":[{\"type\":\"image\"}]}]", NULL, COLI_E_UNSUPPORTED,
+         "image"},
         {"[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\",\"image_url\":{}}]}]", NULL,
          COLI_E_UNSUPPORTED, "image_url"},
         {"[{\"role\":\"user\",\"content\":[{\"video\":\"x\",\"text\":\"y\"}]}]", NULL,
          COLI_E_UNSUPPORTED, "video"},
         {"[{\"role\":\"system\",\"content\":[{\"image\":1}]}," USER("a") "]", NULL, COLI_E_INVALID,
          "a system message cannot contain images"},
-        {"[" USER("a") "," CALLS("f", "null") "]", NULL, COLI_E_INVALID, "arguments of a tool call"},
-        {"[" USER("a") "," CALLS("f", "\"{}\"") "]", NULL, COLI_E_INVALID, "arguments of a tool call"},
+        {"[" USER("a") "," CALLS("f", "null") "]", NULL, COLI_E_INVALID,
+         "arguments of a tool call"},
+        {"[" USER("a") "," CALLS("f", "\"{}\"") "]", NULL, COLI_E_INVALID,
+         "arguments of a tool call"},
         {"[" USER("a") ",{\"role\":\"assistant\",\"tool_calls\":[{\"function\":null}]}]", NULL,
          COLI_E_INVALID, "no name"},
-        {"[" USER("a") ",{\"role\":\"assistant\",\"tool_calls\":[{\"name\":3}]}]", NULL, COLI_E_INVALID,
-         "no name"},
+        {"[" USER("a") ",{\"role\":\"assistant\",\"tool_calls\":[{\"name\":3}]}]", NULL,
+         COLI_E_INVALID, "no name"},
         {"[" USER("a") ",{\"role\":\"assistant\",\"tool_calls\":{}}]", NULL, COLI_E_INVALID,
          "tool_calls is not an array"},
         {"[" USER("a") "]", "[]", COLI_E_INVALID, "options are not an object"},
         {"[" USER("a") "]", "{\"tools\":{}}", COLI_E_INVALID, "tools"},
         {"[" USER("a") "]", "{\"enable_thinking\":\"no\"}", COLI_E_INVALID, "enable_thinking"},
         {"[" USER("a") "]", "{\"preserve_thinking\":1}", COLI_E_INVALID, "preserve_thinking"},
-        {"[" USER("a") "]", "{\"add_generation_prompt\":0}", COLI_E_INVALID, "add_generation_prompt"},
+        {"[" USER("a") "]", "{\"add_generation_prompt\":0}", COLI_E_INVALID,
+         "add_generation_prompt"},
         {"[" USER("a") "", NULL, COLI_E_FORMAT, "messages: line 1"},
         {"[" USER("\\ud800") "]", NULL, COLI_E_FORMAT, "messages: line 1"},
         {"[" USER("\xFF") "]", NULL, COLI_E_FORMAT, "messages: line 1"},
@@ -266,9 +279,12 @@ T_TEST(nul_inside)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(spans_and_stable_prefix), cmocka_unit_test(tool_spans),
-        cmocka_unit_test(values),                  cmocka_unit_test(trimming),
-        cmocka_unit_test(refused),                 cmocka_unit_test(depth),
+        cmocka_unit_test(spans_and_stable_prefix),
+        cmocka_unit_test(tool_spans),
+        cmocka_unit_test(values),
+        cmocka_unit_test(trimming),
+        cmocka_unit_test(refused),
+        cmocka_unit_test(depth),
         cmocka_unit_test(nul_inside),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -245,6 +245,40 @@ T_TEST(the_parser_stays_inside)
     free(whole.data);
 }
 
+/* The model that is shipped, cut where a tensor or expert layer begins or ends and one byte beside,
+ * with a header that claims the shorter length. */
+T_TEST(cut_at_every_boundary)
+{
+    T_BEGIN;
+    image i = image_read(TEST_MODELS "/hummingbird");
+    coli__ct_table t;
+    T_OK(coli__ct_parse("m", i.data, i.n, &t));
+    const uint32_t n_piece = t.n_entry + t.n_layer;
+    const uint64_t whole = i.n;
+    for (uint32_t k = 0; k < 2 * n_piece; k++)
+        for (int beside = -1; beside <= 1; beside++) {
+            const uint32_t p = k / 2;
+            const coli__ct_layer *l = p < t.n_entry ? NULL : &t.layers[p - t.n_entry];
+            uint64_t cut = l ? l->offset : t.entries[p].offset;
+            if (k % 2)
+                cut +=
+                    l ? l->experts.block_bytes * l->experts.n_expert : t.entries[p].tensor.n_bytes;
+            cut += (uint64_t)(int64_t)beside;
+            if (cut >= whole) continue;
+            i.n = cut;
+            T_FAILS(parse(&i), COLI_E_FORMAT, "expected a file of");
+            memcpy(i.data + 32, &cut, 8);
+            if (cut >= head_of(&i)) seal(&i);
+            T_EQ(parse(&i), COLI_E_FORMAT);
+            memcpy(i.data + 32, &whole, 8);
+        }
+    i.n = whole;
+    seal(&i);
+    T_OK(parse(&i));
+    coli__ct_table_finish(&t);
+    free(i.data);
+}
+
 T_TEST(longer_is_refused)
 {
     T_BEGIN;
@@ -625,6 +659,7 @@ int main(void)
         cmocka_unit_test(look_up),
         cmocka_unit_test(every_truncation_is_refused),
         cmocka_unit_test(the_parser_stays_inside),
+        cmocka_unit_test(cut_at_every_boundary),
         cmocka_unit_test(longer_is_refused),
         cmocka_unit_test(every_byte_of_the_head_counts),
         cmocka_unit_test(damaged_as_text_or_from_the_future),

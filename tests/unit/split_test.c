@@ -42,7 +42,9 @@ T_TEST(cuts)
     check_cut("(a|b)c", "acbcc", "ac|bc|c");
     check_cut("\\[\\]|[\\]\\-x]", "[]]-x", "[]|]|-|x");
     check_cut("a{2}", "aaaaa", "aa|aa|a");
-    check_cut("[\xE4\xB8\x80-\xE9\xBE\xA5]+", "a\xE6\x97\xA5\xE6\x9C\xAC" "b",
+    check_cut("[\xE4\xB8\x80-\xE9\xBE\xA5]+",
+              "a\xE6\x97\xA5\xE6\x9C\xAC"
+              "b",
               "a|\xE6\x97\xA5\xE6\x9C\xAC|b");
     check_cut("a++|b+?|c?d", "aabbd", "aa|b|b|d");
 }

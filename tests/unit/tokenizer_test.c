@@ -1,5 +1,5 @@
-/* tokenizer_test.c - one tokenizer small enough to see through: what it encodes, and for each way to
- * break its file, the one message. */
+/* tokenizer_test.c - one tokenizer small enough to see through: what it encodes, and for each way
+ * to break its file, the one message. */
 #include "t.h"
 
 #include "small_tokenizer.h"
@@ -105,8 +105,7 @@ T_TEST(merges_never_make_added_tokens)
         coli__buf text = {0};
         T_OK(small_tokenizer_text(&text));
         T_OK(small_replace(&text, SMALL_PATTERN, "[^\\\\n]+"));
-        if (ignore)
-            T_OK(small_replace(&text, "\"ignore_merges\":false", "\"ignore_merges\":true"));
+        if (ignore) T_OK(small_replace(&text, "\"ignore_merges\":false", "\"ignore_merges\":true"));
         T_OK(small_open_text(text.data, text.n_bytes, NULL, &tok));
         const coli__span all = {0, 7};
         check_encode(tok, "<|end|>", &all, 1, "<|end |>");
@@ -140,8 +139,10 @@ T_TEST(not_utf8)
     int32_t *ids;
     size_t n_ids;
     T_OK(small_open(&tok));
-    T_FAILS(coli__tok_encode(tok, "ab\xFFz", 4, NULL, 0, &ids, &n_ids), COLI_E_INVALID, "at byte 2");
-    T_FAILS(coli__tok_encode(tok, "\xE2\x82", 2, NULL, 0, &ids, &n_ids), COLI_E_INVALID, "at byte 0");
+    T_FAILS(coli__tok_encode(tok, "ab\xFFz", 4, NULL, 0, &ids, &n_ids), COLI_E_INVALID,
+            "at byte 2");
+    T_FAILS(coli__tok_encode(tok, "\xE2\x82", 2, NULL, 0, &ids, &n_ids), COLI_E_INVALID,
+            "at byte 0");
     T_FAILS(coli__tok_encode(tok, "aaaaaaaaa\xED\xA0\x80", 12, NULL, 0, &ids, &n_ids),
             COLI_E_INVALID, "at byte 9");
     coli__tok_close(tok);
@@ -219,7 +220,8 @@ T_TEST(broken_files)
         {"\"content\":\"<think>!\"", "\"contents\":0", COLI_E_FORMAT, "no content"},
         {"\"added_tokens\":[", "\"added_tokens\":3,\"x\":[", COLI_E_FORMAT, "not an array"},
         {"\"version\":\"1.0\"",
-         "\"version\":[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]",
+         "\"version\":[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]"
+         "]]]",
          COLI_E_FORMAT, "nested deeper"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -276,8 +278,10 @@ T_TEST(config_added_tokens)
     } cases[] = {
         {"{}", COLI_OK, ""},
         {"{\"added_tokens_decoder\":null}", COLI_OK, ""},
-        {"{\"added_tokens_decoder\":{\"263\":{\"content\":\"<think>\",\"special\":false}}}", COLI_OK, ""},
-        {"{\"added_tokens_decoder\":{\"269\":{\"content\":\"<new>\",\"special\":true}}}", COLI_OK, ""},
+        {"{\"added_tokens_decoder\":{\"263\":{\"content\":\"<think>\",\"special\":false}}}",
+         COLI_OK, ""},
+        {"{\"added_tokens_decoder\":{\"269\":{\"content\":\"<new>\",\"special\":true}}}", COLI_OK,
+         ""},
         {"{\"added_tokens_decoder\":{\"263\":{\"content\":\"<think>\",\"special\":true}}}",
          COLI_E_FORMAT, "special is true, against false"},
         {"{\"added_tokens_decoder\":{\"263\":{\"content\":\"<other>\"}}}", COLI_E_FORMAT,
@@ -285,7 +289,8 @@ T_TEST(config_added_tokens)
         {"{\"added_tokens_decoder\":{\"264\":{\"content\":\"<think>\"}}}", COLI_E_FORMAT,
          "id 264 against 263"},
         {"{\"added_tokens_decoder\":{\"300\":{\"content\":\"<gap>\"}}}", COLI_E_FORMAT, "gap"},
-        {"{\"added_tokens_decoder\":{\"x\":{\"content\":\"<x>\"}}}", COLI_E_FORMAT, "\"x\" is not an id"},
+        {"{\"added_tokens_decoder\":{\"x\":{\"content\":\"<x>\"}}}", COLI_E_FORMAT,
+         "\"x\" is not an id"},
         {"{\"added_tokens_decoder\":{\"9999999999\":{\"content\":\"<x>\"}}}", COLI_E_FORMAT,
          "is not an id"},
         {"{\"added_tokens_decoder\":{\"269\":{\"content\":\"<x>\",\"lstrip\":true}}}",
@@ -298,8 +303,10 @@ T_TEST(config_added_tokens)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         coli__tok *tok;
         const coli_status status = small_open_text(text.data, text.n_bytes, cases[i].config, &tok);
-        if (cases[i].status == COLI_OK) T_OK(status);
-        else T_FAILS(status, cases[i].status, cases[i].message);
+        if (cases[i].status == COLI_OK)
+            T_OK(status);
+        else
+            T_FAILS(status, cases[i].status, cases[i].message);
         if (i == 3) check_encode(tok, "a<new>b", NULL, 0, "a <new> b");
         if (i == 3) T_EQ(coli__tok_added_id(tok, "<new>"), 269);
         coli__tok_close(tok);
@@ -311,10 +318,11 @@ T_TEST(files)
 {
     T_BEGIN;
     coli__tok *tok;
-    T_FAILS(coli__tok_open("no/such/tokenizer.json", NULL, &tok), COLI_E_NOTFOUND, "tokenizer.json");
+    T_FAILS(coli__tok_open("no/such/tokenizer.json", NULL, &tok), COLI_E_NOTFOUND,
+            "tokenizer.json");
     assert_null(tok);
-    T_OK(coli__tok_open(TEST_FIXTURES "/tokenizer/hummingbird/tokenizer.json",
-                        "no/such/tokenizer_config.json", &tok));
+    T_OK(coli__tok_open(TEST_MODELS "/hummingbird/tokenizer.json", "no/such/tokenizer_config.json",
+                        &tok));
     coli__tok_close(tok);
     coli__tok_close(NULL);
 }
@@ -341,7 +349,9 @@ T_TEST(replacement)
 #define R "\xEF\xBF\xBD"
     check_decode("abc", 3, "abc");
     check_decode("\xF0\x9F\x91\x8D", 4, "\xF0\x9F\x91\x8D");
-    check_decode("a\xF0\x9F\x91" "b", 5, "a" R "b");
+    check_decode("a\xF0\x9F\x91"
+                 "b",
+                 5, "a" R "b");
     check_decode("\xF0\x9F\x91", 3, R);
     check_decode("\xC0\x80", 2, R R);
     check_decode("\xED\xA0\x80", 3, R R R);

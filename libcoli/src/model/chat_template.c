@@ -188,7 +188,7 @@ typedef struct renderer {
     size_t cap_plain;
     const json_t *messages;
     size_t last_query;      // index of the message behind which thinking is shown
-    size_t first_think;     // where the first block that may be dropped begins, or SIZE_MAX
+    size_t first_think;     // where the first block begins that may change, or SIZE_MAX
     bool python_values;     // 3.5
     bool preserve_thinking; // 3.6 and asked for
 } renderer;
@@ -601,10 +601,8 @@ static coli_status render_prompt(renderer *r, const options *o)
 {
     if (!o->add_generation_prompt) return COLI_OK;
     COLI_TRY(put(r, "<|im_start|>assistant\n"));
-    // A block that will be kept still may be filled: then "<think>\n" is all that is sure.
-    if (r->preserve_thinking) COLI_TRY(put(r, "<think>\n"));
     if (r->first_think == SIZE_MAX) r->first_think = r->out->text.n_bytes;
-    if (!r->preserve_thinking) COLI_TRY(put(r, "<think>\n"));
+    COLI_TRY(put(r, "<think>\n"));
     return o->enable_thinking ? COLI_OK : put(r, "\n</think>\n\n");
 }
 

@@ -12,7 +12,9 @@ typedef struct coli__render {
     /* Length of the prefix that every later rendering of this conversation shares, once the next
      * message is the assistant's: up to and with the generation prompt's "<|im_start|>assistant\n", or
      * an earlier one whose think block the next user message will remove (turns that led to tool
-     * calls since the last query); with preserve_thinking in 3.6, up to and with "<think>\n".
+     * calls since the last query, unless preserve_thinking).  "<think>" follows, an added token, so the
+     * prefix's own tokens begin the whole's; those of a later rendering too, unless a blank follows
+     * there (an answer that keeps one: docs/chat.md).
      * Without a generation prompt and such a block, text.n_bytes. */
     size_t stable_bytes;
 } coli__render;

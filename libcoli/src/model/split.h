@@ -6,8 +6,8 @@
 
 typedef struct coli__split coli__split;
 
-/* Compile a pattern in the dialect of tokenizer.json.  What is not understood is refused by name with
- * E_UNSUPPORTED, what is malformed with E_FORMAT; `what` is the prefix of the message. */
+/* Compile a pattern in the dialect of tokenizer.json.  What is not understood is refused by name
+ * with E_UNSUPPORTED, what is malformed with E_FORMAT; `what` is the prefix of the message. */
 coli_status coli__split_compile(const char *what, const char *pattern, coli__split **out);
 void coli__split_free(coli__split *split);
 
@@ -17,8 +17,8 @@ coli_status coli__split_work_create(const coli__split *split, coli__split_work *
 void coli__split_work_free(coli__split_work *work);
 
 /* The first match at or behind `from`: *begin < *end, or *begin == *end == n_bytes for none.
- * text is well-formed UTF-8.  E_LIMIT when the pattern needs more than a fixed multiple of the text's
- * length in steps or memory. */
+ * text is well-formed UTF-8.  E_LIMIT when the pattern needs more than a fixed multiple of the
+ * text's length in steps or memory. */
 coli_status coli__split_next(const coli__split *split, coli__split_work *work, const char *text,
                              size_t n_bytes, size_t from, size_t *begin, size_t *end);
 

@@ -25,7 +25,7 @@
  * merges name tokens of the vocabulary.  Members whose value would change the result in a way that
  * is not implemented are refused by name, so that no file is silently misread.
  *
- * 248,077 tokens and 247,556 merges load in 0.4 s, of which the JSON parser takes 0.3 s. */
+ * 248,077 tokens and 247,556 merges load in half a second, two thirds of it in the JSON parser. */
 #include "tokenizer.h"
 
 #include <string.h>
@@ -657,8 +657,10 @@ coli_status coli__tok_from_json(const char *what, json_t *root, const char *conf
     alphabet_fill(l.byte_of);
     const coli_status status = load(&l, root, config, config_what);
     coli__buf_finish(&l.room);
-    if (status == COLI_OK) *out = l.tok;
-    else coli__tok_close(l.tok);
+    if (status == COLI_OK)
+        *out = l.tok;
+    else
+        coli__tok_close(l.tok);
     return status;
 }
 
