@@ -339,7 +339,8 @@ T_PROP(stable_prefix_is_shared_in_tokens, 1500)
 static int open_tokenizer(void **state)
 {
     (void)state;
-    return coli__tok_open(TEST_MODELS "/hummingbird/tokenizer.json", NULL, &tok);
+    return coli__tok_open(TEST_MODELS "/hummingbird/tokenizer.json", NULL, &tok) == COLI_OK ? 0
+                                                                                            : -1;
 }
 
 static int close_tokenizer(void **state)

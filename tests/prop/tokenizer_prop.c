@@ -105,8 +105,7 @@ T_PROP(nfc_equals_utf8proc, 3000)
     coli__buf_finish(&ours);
 }
 
-/* Every code point between a letter and a mark; above U+30000 nothing decomposes but in one block.
- */
+/* Every code point between a letter and a mark, but for planes in which nothing decomposes. */
 T_TEST(nfc_of_every_character)
 {
     T_BEGIN;
@@ -486,7 +485,9 @@ static int open_tokenizers(void **state)
 {
     (void)state;
     if (small_open(&small) != COLI_OK) return -1;
-    return coli__tok_open(TEST_MODELS "/hummingbird/tokenizer.json", NULL, &hummingbird);
+    return coli__tok_open(TEST_MODELS "/hummingbird/tokenizer.json", NULL, &hummingbird) == COLI_OK
+               ? 0
+               : -1;
 }
 
 static int close_tokenizers(void **state)

@@ -4,7 +4,7 @@
 
 #include "small_tokenizer.h"
 
-/* The ids as "256 5 9"; bytes are shown as their character when printable. */
+/* The texts of the tokens; # follows an added one. */
 static void check_encode(const coli__tok *tok, const char *text, const coli__span *plain,
                          size_t n_plain, const char *expected)
 {

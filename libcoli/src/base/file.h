@@ -24,24 +24,27 @@ coli_status coli__writer_open(const char *path, coli__writer **out); // E_EXISTS
 coli_status coli__writer_append(coli__writer *w, const void *bytes, uint64_t n_bytes);
 coli_status coli__writer_pad(coli__writer *w, uint64_t n_zero_bytes);
 /* Overwrite bytes that were already appended. */
-coli_status coli__writer_patch(coli__writer *w, uint64_t offset, const void *bytes, uint64_t n_bytes);
+coli_status coli__writer_patch(coli__writer *w, uint64_t offset, const void *bytes,
+                               uint64_t n_bytes);
 uint64_t coli__writer_offset(const coli__writer *w); // bytes appended so far
-coli_status coli__writer_close(coli__writer *w);     // flushes to the disk (fsync); frees w also on failure
-void coli__writer_abandon(coli__writer *w);          // closes without a promise; NULL is fine
+/* Flushes to the disk (fsync); frees w also on failure. */
+coli_status coli__writer_close(coli__writer *w);
+void coli__writer_abandon(coli__writer *w); // closes without a promise; NULL is fine
 
 bool coli__path_exists(const char *path); // anything, also a link that leads nowhere
 bool coli__path_is_dir(const char *path);
 coli_status coli__path_join(const char *dir, const char *name, char **out); // coli__free
-coli_status coli__dir_create(const char *path);               // E_EXISTS if anything is there
-coli_status coli__dir_list(const char *path, char ***names, size_t *n); // sorted; free each, then all
-void coli__dir_remove(const char *path);                      // with the files in it; best effort
-void coli__file_remove(const char *path);                     // best effort
-/* E_EXISTS if `to` is there.  A directory's entries are on the disk before it gets its new name, the
- * name before this returns. */
+coli_status coli__dir_create(const char *path); // E_EXISTS if anything is there
+/* Sorted names; free each, then all. */
+coli_status coli__dir_list(const char *path, char ***names, size_t *n);
+void coli__dir_remove(const char *path);  // with the files in it; best effort
+void coli__file_remove(const char *path); // best effort
+/* E_EXISTS if `to` is there.  A directory's entries are on the disk before it gets its new name,
+ * the name before this returns. */
 coli_status coli__path_rename(const char *from, const char *to);
 
-/* The system calls above that tests replace to inject short reads, EIO and a full disk.  They work as
- * POSIX says: -1 and errno on failure. */
+/* The system calls above that tests replace to inject short reads, EIO and a full disk.  They work
+ * as POSIX says: -1 and errno on failure. */
 typedef struct coli__sys {
     ptrdiff_t (*read)(int fd, void *bytes, size_t n_bytes);
     ptrdiff_t (*write)(int fd, const void *bytes, size_t n_bytes);

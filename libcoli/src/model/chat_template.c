@@ -1,22 +1,23 @@
 /* chat_template.c - what the chat templates of Qwen3.5 and Qwen3.6 print, written out in C.
  *
  * The templates are programs in Jinja; a model is trained on their exact bytes, and an engine that
- * interprets Jinja would run whatever a model directory brings.  So the two known ones are code
- * here:
+ * interprets Jinja would run whatever a model directory brings.  So the two known ones are code:
  *
- *     system     tool preamble, one JSON object per tool, instructions, then the system text; or
- * the system text alone, also when it is empty; nothing without either user <|im_start|>user\n TEXT
- * <|im_end|>\n assistant  <|im_start|>assistant\n [<think>\n REASONING \n</think>\n\n] TEXT [calls]
- * <|im_end|>\n tool       consecutive results in one user turn, each within <tool_response> prompt
- * <|im_start|>assistant\n<think>\n, closed again when thinking is off
+ *     system     tool preamble, one JSON object per tool, instructions, then the system text;
+ *                or the system text alone, also when it is empty; nothing without either
+ *     user       <|im_start|>user\n TEXT <|im_end|>\n
+ *     assistant  <|im_start|>assistant\n [<think>\n REASONING \n</think>\n\n] TEXT [calls]
+ *                <|im_end|>\n
+ *     tool       consecutive results in one user turn, each within <tool_response>
+ *     prompt     <|im_start|>assistant\n<think>\n, closed again when thinking is off
  *
  * The think block of an assistant turn is printed only behind the last query: the last user message
  * that is not itself a tool response in disguise.  3.6 prints all of them with preserve_thinking,
  * and writes tool call values as JSON where 3.5 writes Python (true against True).
  *
- * What comes from the caller's messages goes through put_plain(), what the template itself says
- * through put(): the spans that keep a person's "<|im_end|>" from becoming a control token are
- * exactly the former, and there is no third way to write.
+ * What comes from the caller's messages and tools is written by put_plain(), or marked by
+ * mark_plain() once it is written; what the template itself says, by put().  So the spans that keep
+ * a person's "<|im_end|>" from becoming a control token are exactly the caller's words.
  *
  * stable_bytes is the first byte that a later rendering may change.  Only one thing ever changes: a
  * think block printed now because it lies behind the last query, which moves with the next user
@@ -39,8 +40,7 @@ static bool is_digit(char c)
     return c >= '0' && c <= '9';
 }
 
-/* A whole number that 64 bits cannot hold.  n_bytes of token, of the characters a number can have.
- */
+/* Is a token of the characters that numbers have a whole number too large for 64 bits? */
 static bool is_big(const char *token, size_t n_bytes)
 {
     const bool negative = token[0] == '-';
@@ -536,8 +536,8 @@ static const char tool_instructions[] =
     "</tool_call>\n\n"
     "<IMPORTANT>\n"
     "Reminder:\n"
-    "- Function calls MUST follow the specified format: an inner <function=...></function> block must "
-    "be nested within <tool_call></tool_call> XML tags\n"
+    "- Function calls MUST follow the specified format: an inner <function=...></function> block "
+    "must be nested within <tool_call></tool_call> XML tags\n"
     "- Required parameters MUST be specified\n"
     "- You may provide optional reasoning for your function call in natural language BEFORE the "
     "function call, but NOT after\n"

@@ -2,11 +2,11 @@
  *
  * One model is published under many spellings.  What may differ, and what it means here:
  *
- *     prefix    model.language_model.X, model.X, X         the family lists them; the first that
- * exists experts   experts.gate_up_proj (E, 2*d_ff, d_model)  fused: rows 0..d_ff-1 of an expert
- * are gate experts.{e}.gate_proj.weight ...           one by one fp8       X.weight in F8_E4M3 with
- * X.weight_scale_inv (ceil(n_out/128), ceil(n_in/128)): w[r][c] = fp8[r][c] *
- * scale_inv[r/128][c/128]
+ *     prefix    model.language_model.X, model.X, X        the first that is there
+ *     experts   experts.gate_up_proj (E, 2*d_ff, d_model)   fused: first gate rows, then up rows
+ *               experts.{e}.gate_proj.weight, ...           one by one
+ *     fp8       X in F8_E4M3 with X_scale_inv (ceil(n_out/128), ceil(n_in/128)):
+ *               w[r][c] = fp8[r][c] * scale_inv[r/128][c/128]
  *
  * What a layer's experts are is decided per layer.  Anything half one way and half another is
  * refused: it is a broken export, and a guess would run and be wrong.

@@ -1,8 +1,8 @@
 /* checkpoint.h - a Hugging Face checkpoint seen as the tensors that its family needs.
  *
  * Opening reads config.json, asks the family which tensors there must be, and finds each of them,
- * whatever prefix, expert layout or fp8 scales the exporter chose.  Afterwards a weight is a source of
- * f32 rows. */
+ * whatever prefix, expert layout or fp8 scales the exporter chose.  Afterwards a weight is a source
+ * of f32 rows. */
 #ifndef COLI_MODEL_CHECKPOINT_H
 #define COLI_MODEL_CHECKPOINT_H
 
@@ -34,8 +34,8 @@ coli_status coli__checkpoint_open(const char *dir, void (*note)(void *user, cons
                                   void *user, coli__checkpoint *out);
 void coli__checkpoint_finish(coli__checkpoint *c);
 
-/* Rows [row, row + n_row) as f32: out (n_row, n_in).  E_NUMERIC names tensor and element of a number that
- * is not finite. */
+/* Rows [row, row + n_row) as f32: out (n_row, n_in).  E_NUMERIC names tensor and element of a
+ * number that is not finite. */
 coli_status coli__weight_rows(const coli__weight *w, uint32_t row, uint32_t n_row, float *out);
 
 /* Bytes of the checkpoint that the weight stands for. */

@@ -3,10 +3,10 @@
  * Opening costs a few pages: the head of model.coli is checked in full (container_table.c), the
  * weights are mapped and not touched.  Of the files beside it those that decide what a token means
  * are compared with the checksums in the table: config.json, tokenizer.json, tokenizer_config.json,
- * chat.json.  Each is read once; what was checked is what is parsed.
+ * chat.json.  config.json and chat.json are read once: what was checked is what is parsed.
  *
- *     generation_config.json   a user's defaults (temperature, stop tokens): may be edited, not
- * removed tokenizer*.json          absent from the table: must be absent from the directory, too
+ *     generation_config.json   stop tokens, temperature: may be edited, not lost
+ *     tokenizer*.json          absent from the table: must be absent from the directory, too
  *
  * Verifying reads everything. */
 #include "container_format.h"

@@ -8,9 +8,9 @@
  *     model.coli              header, table of tensors and experts with checksums, weights
  *
  * Opening checks the header's checksum, the table (names, formats, dims, spans, overlaps) and that
- * config.json, tokenizer.json and chat.json are the ones the weights were made with; the weights' own
- * checksums are left to coli__container_verify, which reads everything.  generation_config.json holds a
- * user's defaults and may be edited. */
+ * config.json, chat.json and the tokenizer's files are the ones the weights were made with; the
+ * weights' own checksums are left to coli__container_verify, which reads everything.
+ * generation_config.json holds a user's defaults and may be edited. */
 #ifndef COLI_MODEL_CONTAINER_H
 #define COLI_MODEL_CONTAINER_H
 
@@ -31,16 +31,17 @@ typedef struct coli__ct_experts {
     uint32_t layer, n_expert, d_model, d_ff;
     const uint8_t *data;
     uint64_t block_bytes, up_offset, down_offset; // gate is at 0
-    coli__mat gate, up, down;   // of expert 0
-    const int32_t *scale_exp;   // (n_expert, 3): gate, up, down of each; formats and sizes are equal
+    coli__mat gate, up, down;                     // of expert 0
+    const int32_t *scale_exp; // (n_expert, 3): gate, up, down of each; formats and sizes are equal
 } coli__ct_experts;
 
 coli_status coli__container_open(const char *dir, coli__container **out);
 void coli__container_close(coli__container *c);
 
 const char *coli__container_dir(const coli__container *c);
-const char *coli__container_engine(const coli__container *c);   // "qwen36"
-const char *coli__container_identity(const coli__container *c); // 32 hex digits: which weights these are
+const char *coli__container_engine(const coli__container *c); // "qwen36"
+/* 32 hex digits: which weights these are. */
+const char *coli__container_identity(const coli__container *c);
 const json_t *coli__container_config(const coli__container *c); // config.json
 const char *coli__container_template(const coli__container *c); // chat.json: "3.6" or "3.5"
 uint64_t coli__container_weight_bytes(const coli__container *c);
@@ -59,9 +60,10 @@ void coli__ct_expert(const coli__ct_experts *layer, uint32_t e, coli__mat *gate,
 /* Progress of long work: done of total bytes.  Return false to stop (E_CANCELLED). */
 typedef bool (*coli__progress_fn)(void *user, const char *what, uint64_t done, uint64_t total);
 
-/* Read everything: every checksum, every scale and float weight (coli__mat_check), the zeros between
- * tensors, and whether the family's tensors are all there.  An edited generation_config.json is no error:
- * it is said in the name of its step. */
-coli_status coli__container_verify(const coli__container *c, coli__progress_fn progress, void *user);
+/* Read everything: every checksum, every scale and float weight (coli__mat_check), the zeros
+ * between tensors, and whether the family's tensors are all there.  An edited
+ * generation_config.json is no error: it is said in the name of its step. */
+coli_status coli__container_verify(const coli__container *c, coli__progress_fn progress,
+                                   void *user);
 
 #endif

@@ -1,4 +1,4 @@
-/* container_format.h - what the reader and the writer of model.coli share: its numbers and its table.
+/* container_format.h - what the reader and the writer of model.coli share: numbers and table.
  *
  *     0    magic 89 43 4f 4c 0d 0a 1a 0a     a transfer as text changes one of these bytes
  *     8    u32 version, u32 zero
@@ -31,8 +31,9 @@ enum {
     CT_MAX_SCALE_EXP = 60, // more than f16 scales within [2^-40, 2^10] can need
 };
 
-#define CT_MAGIC "\x89"                                                                            \
-                 "COL\r\n\x1a\n"
+#define CT_MAGIC                                                                                   \
+    "\x89"                                                                                         \
+    "COL\r\n\x1a\n"
 
 /* The small files beside model.coli, in the table's order. */
 enum { CT_CONFIG, CT_GENERATION, CT_TOKENIZER, CT_TOKENIZER_CONFIG, CT_CHAT, CT_N_FILE };
@@ -68,7 +69,7 @@ typedef struct coli__ct_table {
     coli__ct_entry *entries;       // owned
     uint32_t n_entry;
     const coli__ct_entry **by_name; // (n_entry) sorted; owned; NULL while writing
-    coli__ct_layer *layers; // owned
+    coli__ct_layer *layers;         // owned
     uint32_t n_layer;
     uint64_t data_offset, file_bytes; // of the header
 } coli__ct_table;
@@ -83,16 +84,17 @@ static inline uint64_t coli__ct_align(uint64_t offset, uint64_t align)
 /* Names in the table: letters, digits, '.', '_', '-'; 1 to 95 of them. */
 bool coli__ct_name_ok(const char *name);
 
-/* Fill n_bytes, or the block's offsets and size, from formats and dims.  False for what no matrix can
- * be (dims out of range included). */
+/* Fill n_bytes, or the block's offsets and size, from formats and dims.  False for what no matrix
+ * can be (dims out of range included). */
 bool coli__ct_size_tensor(coli__ct_tensor *tensor);
 bool coli__ct_size_experts(coli__ct_experts *experts);
 
-/* Which weights these are: XXH3-128 over the names, formats, checksums of all weights and config.json. */
+/* Which weights these are: XXH3-128 over the names, formats, checksums of all weights and
+ * config.json. */
 coli_status coli__ct_identity(const coli__ct_table *table, coli__digest *out);
 
-/* A whole model.coli in memory to its table; every pointer in the result lies inside it.  Pure; `what`
- * names it in messages.  data must be 64-byte aligned and outlive the table. */
+/* A whole model.coli in memory to its table; every pointer in the result lies inside it.  Pure;
+ * `what` names it in messages.  data must be 64-byte aligned and outlive the table. */
 coli_status coli__ct_parse(const char *what, const uint8_t *data, uint64_t n_bytes,
                            coli__ct_table *out);
 

@@ -18,9 +18,8 @@
 #include "utf8.h"
 
 enum {
-    FIRST_LIVE = 0x300, // below it characters are inert towards their left and stay what they are
-    SHORT_RUN = 16,     // marks that insertion sort orders faster than 256 counters
-    MAX_PARTS = 8       // a canonical decomposition has at most 4 code points
+    SHORT_RUN = 16, // marks that insertion sort orders faster than 256 counters
+    MAX_PARTS = 8   // a canonical decomposition has at most 4 code points
 };
 
 void coli__nfc_finish(coli__nfc_work *work)

@@ -9,8 +9,15 @@
 #include "../base/file.h"
 
 typedef enum coli__dtype {
-    COLI_DT_F32, COLI_DT_F16, COLI_DT_BF16, COLI_DT_U8, COLI_DT_I8, COLI_DT_I32, COLI_DT_I64,
-    COLI_DT_F8_E4M3, COLI_DT_OTHER /* recognised as a tensor, refused when used */
+    COLI_DT_F32,
+    COLI_DT_F16,
+    COLI_DT_BF16,
+    COLI_DT_U8,
+    COLI_DT_I8,
+    COLI_DT_I32,
+    COLI_DT_I64,
+    COLI_DT_F8_E4M3,
+    COLI_DT_OTHER /* recognised as a tensor, refused when used */
 } coli__dtype;
 
 enum { COLI_ST_MAX_RANK = 8 };
@@ -36,7 +43,7 @@ coli_status coli__st_open_bytes(const char *name, const void *bytes, uint64_t n_
                                 coli__st **out);
 void coli__st_close(coli__st *st);
 uint32_t coli__st_count(const coli__st *st);
-const coli__st_tensor *coli__st_at(const coli__st *st, uint32_t i);       // sorted by name
+const coli__st_tensor *coli__st_at(const coli__st *st, uint32_t i);         // sorted by name
 const coli__st_tensor *coli__st_find(const coli__st *st, const char *name); // NULL when absent
 
 /* Elements [first, first+n) as f32 (F32 F16 BF16 exact; F8_E4M3 without its block scale; integers

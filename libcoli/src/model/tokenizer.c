@@ -14,10 +14,10 @@
  * Equal ranks are the same pair, so the leftmost comes first and the result is the reference's.
  *
  * A person's words must never become a control token.  Two rules see to that:
- *   (1) an added token is recognised only where it touches no `plain` span; the text around is
- * still normalised and split as a whole, so without such a token spans change nothing; (2) a merge
- * that makes an added token is left out of the tables.  No reachable merge is lost: text that holds
- * an added token is cut there by 1 before merging, unless rule (1) forbids it.
+ *     (1) an added token is recognised only where it touches no `plain` span; the text around it
+ *         is still normalised and split as a whole, so without such a token spans change nothing;
+ *     (2) a merge that makes an added token is left out of the tables.  No reachable merge is lost:
+ *         the reference cuts text that holds an added token there, before it merges.
  *
  * What the file must satisfy, checked once in open: every id below the number of tokens has exactly
  * one token; vocabulary texts are written in the byte alphabet (each of the 256 bytes as a

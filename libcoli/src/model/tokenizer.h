@@ -9,8 +9,8 @@ typedef struct coli__tok coli__tok;
 
 /* tokenizer_config_path may be NULL or name an absent file: then its added_tokens_decoder is not
  * merged in.
- * Errors  E_FORMAT (malformed or contradictory), E_UNSUPPORTED (a kind of tokenizer that is not this
- *         one, named), E_NOTFOUND, E_NOMEM, E_IO. */
+ * Errors  E_FORMAT (malformed or contradictory), E_UNSUPPORTED (names what is not implemented),
+ *         E_NOTFOUND, E_NOMEM, E_IO */
 coli_status coli__tok_open(const char *tokenizer_json_path, const char *tokenizer_config_path,
                            coli__tok **out);
 /* The same from parsed files; the names are for messages, config may be NULL. */
@@ -23,11 +23,14 @@ typedef struct coli__span {
     size_t begin, end;
 } coli__span;
 
-/* Text to ids.  Added tokens are recognised unless they touch a plain span (spans in order, not
- * overlapping, else E_INVALID).  text must be UTF-8 (E_INVALID names the byte offset); more than 1 GiB
- * is E_LIMIT.
- * *ids is new memory (coli__free), NULL when there are none.
- * Cost  O(n log n) for the patterns of the known families. */
+/* Text to ids.  Added tokens are recognised unless they touch a plain span.
+ *
+ *   text   UTF-8, at most 1 GiB
+ *   plain  (n_plain) in order, not overlapping, within the text; NULL with 0
+ *   ids    new memory (coli__free), NULL when there are none
+ *
+ * Errors  E_INVALID (names the byte that is not UTF-8, or the span), E_LIMIT, E_NOMEM
+ * Cost    O(n log n) for the patterns of the known families */
 coli_status coli__tok_encode(const coli__tok *tok, const char *text, size_t n_bytes,
                              const coli__span *plain, size_t n_plain, int32_t **ids, size_t *n_ids);
 
@@ -40,17 +43,19 @@ int32_t coli__tok_added_id(const coli__tok *tok, const char *content);
 /* One more than the largest id that has text. */
 uint32_t coli__tok_n_id(const coli__tok *tok);
 
-/* Ids to text; ill-formed UTF-8 becomes U+FFFD as the reference does it.  Unknown ids give nothing. */
+/* Append the text of ids.  Ill-formed UTF-8 becomes U+FFFD as the reference does it; ids that have
+ * no text give none. */
 coli_status coli__tok_decode(const coli__tok *tok, const int32_t *ids, size_t n_ids,
                              bool skip_special, coli__buf *out);
 
-/* Streaming: bytes in, whole UTF-8 characters out.  Start zeroed.  push appends to `out` what has become
- * complete; finish flushes an unfinished tail as U+FFFD.  Both agree with coli__tok_decode. */
+/* Streaming: bytes in, whole UTF-8 characters out.  Start zeroed.  push appends to `out` what has
+ * become complete, flush an unfinished tail as U+FFFD: together the same as coli__tok_decode. */
 typedef struct coli__utf8_stream {
     unsigned char tail[4];
     uint32_t n_tail;
 } coli__utf8_stream;
-coli_status coli__utf8_push(coli__utf8_stream *s, const char *bytes, size_t n_bytes, coli__buf *out);
+coli_status coli__utf8_push(coli__utf8_stream *s, const char *bytes, size_t n_bytes,
+                            coli__buf *out);
 coli_status coli__utf8_flush(coli__utf8_stream *s, coli__buf *out);
 
 /* Tests only: run the patterns in PCRE2's interpreter although compiled code is at hand. */
