@@ -399,8 +399,8 @@ static coli_status state_allocate(state *s)
     COLI_TRY(coli__moe_create(s->m->moe, d->n_layer, d->n_expert_used, s->max_tok, s->n_worker,
                               s->m->k, &s->moe));
     s->recurrent = coli__alloc64(s->m->n_deltanet * s->recurrent_floats * sizeof(float));
-    s->keys = coli__alloc64((size_t)kv);
-    s->values = coli__alloc64((size_t)kv);
+    s->keys = coli__alloc64_raw((size_t)kv);
+    s->values = coli__alloc64_raw((size_t)kv);
     s->h = coli__alloc64(T * d->d_model * sizeof(float));
     s->proj = coli__alloc64(T * s->n_proj * sizeof(float));
     s->delta = coli__alloc64(T * d->d_model * sizeof(float));

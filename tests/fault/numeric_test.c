@@ -5,44 +5,32 @@
 
 #include "libcoli/src/run/session.h"
 
-/* A copy of the tiny checkpoint whose tensor `name` (bf16) has every number replaced by the bits
- * given. */
+typedef struct poison {
+    const char *name;
+    uint16_t numbers[64]; // D of the tiny model
+} poison;
+
+static bool edit(void *ctx, coli__st_out *tensor)
+{
+    poison *p = ctx;
+    if (strcmp(tensor->name, p->name) == 0) {
+        T_EQ(tensor->dtype, COLI_DT_BF16);
+        T_EQ(tensor->shape[0], 64);
+        tensor->data = p->numbers;
+    }
+    return true;
+}
+
+/* A container of the tiny checkpoint whose vector `name` has every number replaced by these bits.
+ */
 static char *poisoned(const char *name, uint16_t bf16, const char *trunk)
 {
-    char dir[256], path[512];
-    snprintf(dir, sizeof dir, "%s/poisoned-%s-%x", world_scratch(), name, bf16);
-    T_OK(coli__dir_create(dir));
-    snprintf(path, sizeof path, "cp %s/qwen36-tiny-a/config.json %s", TEST_FIXTURES, dir);
-    T_EQ(system(path), 0);
-
-    coli__st *st;
-    T_OK(coli__st_open(TEST_FIXTURES "/qwen36-tiny-a/model.safetensors", &st));
-    const uint32_t n = coli__st_count(st);
-    coli__st_out *out = calloc(n, sizeof *out);
-    uint16_t *bad = NULL;
-    for (uint32_t i = 0; i < n; i++) {
-        const coli__st_tensor *t = coli__st_at(st, i);
-        out[i] =
-            (coli__st_out){.name = t->name, .dtype = t->dtype, .rank = t->rank, .data = t->data};
-        memcpy(out[i].shape, t->shape, sizeof t->shape);
-        if (strcmp(t->name, name) != 0) continue;
-        T_EQ(t->dtype, COLI_DT_BF16);
-        bad = malloc((size_t)t->n_bytes);
-        for (uint64_t e = 0; e < t->n_elem; e++) bad[e] = bf16;
-        out[i].data = bad;
-    }
-    T_TRUE(bad != NULL);
-    snprintf(path, sizeof path, "%s/model.safetensors", dir);
-    T_OK(coli__st_write(path, out, n));
-    free(bad);
-    free(out);
-    coli__st_close(st);
-
-    char *container = malloc(strlen(dir) + 8);
-    sprintf(container, "%s.coli", dir);
-    const coli_convert_opts opts = {.struct_size = sizeof opts, .experts = "int4", .trunk = trunk};
-    T_OK(coli_convert(dir, container, &opts));
-    return container;
+    poison p = {.name = name};
+    for (int i = 0; i < 64; i++) p.numbers[i] = bf16;
+    char dir[256];
+    snprintf(dir, sizeof dir, "%s/poisoned-%s", world_scratch(), name);
+    if (access(dir, F_OK) != 0) world_checkpoint(TEST_FIXTURES "/qwen36-tiny-a", dir, "", edit, &p);
+    return world_container(dir, name, "int4", trunk);
 }
 
 static const int32_t ids[] = {5, 6, 7, 8};

@@ -46,7 +46,7 @@ void *coli__realloc(void *p, size_t n, size_t size)
     return q ? q : no_memory(n, size);
 }
 
-void *coli__alloc64(size_t n)
+void *coli__alloc64_raw(size_t n)
 {
     if (n > SIZE_MAX / 2) return no_memory(n, 1);
     const size_t rounded = n ? (n + 63) & ~(size_t)63 : 64;
@@ -58,8 +58,13 @@ void *coli__alloc64(size_t n)
         p = aligned_alloc(64, rounded);
 #endif
     }
-    if (!p) return no_memory(n, 1);
-    return memset(p, 0, rounded);
+    return p ? p : no_memory(n, 1);
+}
+
+void *coli__alloc64(size_t n)
+{
+    void *p = coli__alloc64_raw(n);
+    return p ? memset(p, 0, n) : NULL;
 }
 
 void coli__free_aligned(void *p)
