@@ -12,7 +12,7 @@
  * Synchronisations per layer, of the pool's workers:
  *
  *     1  project     norm on one thread for few rows, then tiles of the input matrices
- *     2  heads       keys and queries normed and rotated, attention per (row, head); or one
+ *     2  heads       keys and queries normed and rotated, attention per rows and heads; or one
  *                    DeltaNet key head per item, over all rows
  *     3  finish      out_proj, residual, norm, route: tiles of outputs for few rows; for many,
  * whole rows, so that norm and route of a row follow without another wait 4, 5           the two of
@@ -381,9 +381,12 @@ static coli_status state_allocate(state *s)
     const uint32_t n_attention = 2 * d->n_head * d->d_head + 2 * d->n_kv_head * d->d_head;
     const uint32_t n_deltanet = d->d_qkv + d->n_v_head * d->d_v + 2 * d->n_v_head;
     s->n_proj = round16(n_attention > n_deltanet ? n_attention : n_deltanet);
-    // attention: scores of one row and head; DeltaNet: convolved q, k, v and a step's scratch
+    // attention: scores of one call; DeltaNet: convolved q, k, v and a step's scratch
+    const uint32_t n_call = s->max_tok >= MANY_ROWS ? COLI_ATTEND_MAX : d->n_head / d->n_kv_head;
+    const size_t n_attend =
+        (size_t)round16(s->n_ctx) * (n_call < COLI_ATTEND_MAX ? n_call : COLI_ATTEND_MAX);
     const size_t n_dn = 2 * (size_t)round16(d->d_k) + 4 * (size_t)round16(d->d_v);
-    s->n_scratch = round16(s->n_ctx) > n_dn ? round16(s->n_ctx) : n_dn;
+    s->n_scratch = n_attend > n_dn ? n_attend : n_dn;
     s->recurrent_floats = recurrent_floats(d);
 
     uint64_t kv = sizeof(float);
@@ -406,7 +409,7 @@ static coli_status state_allocate(state *s)
     s->delta = coli__alloc64(T * d->d_model * sizeof(float));
     s->rope_cos = coli__alloc64(T * (d->d_rot / 2) * sizeof(float));
     s->rope_sin = coli__alloc64(T * (d->d_rot / 2) * sizeof(float));
-    s->worker_scratch = coli__alloc64(s->n_worker * s->n_scratch * sizeof(float));
+    s->worker_scratch = coli__alloc64_raw(s->n_worker * s->n_scratch * sizeof(float));
     if (!s->recurrent || !s->keys || !s->values || !s->h || !s->proj || !s->delta || !s->rope_cos ||
         !s->rope_sin || !s->worker_scratch)
         return COLI_E_NOMEM;
@@ -626,20 +629,65 @@ static void prepare_item(void *ctx, uint32_t item, uint32_t worker)
         prepare_row(c, t);
 }
 
-/* item = (row, head), the longest rows first. */
+/* How attention is shared out: items of (rows, heads of one key head), so that a key is read once
+ * for all of them.  One row has few key heads, so its heads are split further, one part per worker.
+ */
+typedef struct attend_plan {
+    const chunk *c;
+    uint32_t n_row, n_head; // of an item
+    uint32_t n_part;        // items per key head and row block
+} attend_plan;
+
+static attend_plan plan_attention(const chunk *c)
+{
+    const qwen36_dims *d = &c->s->m->dims;
+    const uint32_t per_kv = d->n_head / d->n_kv_head, n_worker = c->s->n_worker;
+    attend_plan p = {.c = c, .n_row = 1};
+    const uint32_t wanted =
+        c->n_tok >= MANY_ROWS ? 1 : (n_worker + d->n_kv_head - 1) / d->n_kv_head;
+    p.n_head = wanted < per_kv ? (per_kv + wanted - 1) / wanted : 1;
+    if (p.n_head > COLI_ATTEND_MAX) p.n_head = COLI_ATTEND_MAX;
+    if (c->n_tok >= MANY_ROWS) p.n_row = COLI_ATTEND_MAX / p.n_head;
+    p.n_part = (per_kv + p.n_head - 1) / p.n_head;
+    return p;
+}
+
+/* The longest rows first. */
 static void attend_item(void *ctx, uint32_t item, uint32_t worker)
 {
-    const chunk *c = ctx;
+    const attend_plan *p = ctx;
+    const chunk *c = p->c;
     const state *s = c->s;
     const qwen36_dims *d = &s->m->dims;
-    const uint32_t t = c->n_tok - 1 - item / d->n_head, head = item % d->n_head;
-    const uint32_t kv_head = head / (d->n_head / d->n_kv_head);
-    const float *query = s->proj + (size_t)t * s->n_proj + 2 * (size_t)head * d->d_head;
-    float *out = s->mixed.f + t * s->mixed.ld + (size_t)head * d->d_head;
-    const float scale = coli_rsqrt((float)d->d_head);
-    s->m->k->attend(query, kv_at(c, s->keys, kv_head, 0), kv_at(c, s->values, kv_head, 0),
-                    d->d_head, s->pos + t + 1, d->d_head, scale, scratch_of(s, worker), out);
-    s->m->k->sigmoid_mul(out, query + d->d_head, d->d_head);
+    const uint32_t per_kv = d->n_head / d->n_kv_head,
+                   n_block = (c->n_tok + p->n_row - 1) / p->n_row;
+    const uint32_t block = n_block - 1 - item / (d->n_kv_head * p->n_part);
+    const uint32_t kv_head = item / p->n_part % d->n_kv_head, part = item % p->n_part;
+    const uint32_t row = block * p->n_row, first = part * p->n_head;
+    const uint32_t head = kv_head * per_kv + first;
+    const float *query = s->proj + (size_t)row * s->n_proj + 2 * (size_t)head * d->d_head;
+    const coli__attend_args args = {
+        .n_row = c->n_tok - row < p->n_row ? c->n_tok - row : p->n_row,
+        .n_head = per_kv - first < p->n_head ? per_kv - first : p->n_head,
+        .head_dim = d->d_head,
+        .n_key = s->pos + row + 1,
+        .q = query,
+        .q_row = s->n_proj,
+        .q_head = 2 * (size_t)d->d_head, // each query is followed by its gate
+        .k = kv_at(c, s->keys, kv_head, 0),
+        .v = kv_at(c, s->values, kv_head, 0),
+        .kv_stride = d->d_head,
+        .scale = coli_rsqrt((float)d->d_head),
+        .scores = scratch_of(s, worker),
+        .ld_scores = s->n_ctx,
+        .out = s->mixed.f + row * s->mixed.ld + (size_t)head * d->d_head,
+        .out_row = s->mixed.ld,
+        .out_head = d->d_head};
+    s->m->k->attend(&args);
+    for (uint32_t r = 0; r < args.n_row; r++)
+        for (uint32_t h = 0; h < args.n_head; h++)
+            s->m->k->sigmoid_mul(args.out + r * args.out_row + h * args.out_head,
+                                 args.q + r * args.q_row + h * args.q_head + d->d_head, d->d_head);
 }
 
 static void attention(const chunk *c)
@@ -655,7 +703,9 @@ static void attention(const chunk *c)
                     .ldy = s->n_proj};
     project(c->pool, &p);
     for_rows(c, PREPARE_ROWS, prepare_item);
-    coli__pool_run(c->pool, c->n_tok * s->m->dims.n_head, attend_item, (void *)c);
+    attend_plan plan = plan_attention(c);
+    const uint32_t n_block = (c->n_tok + plan.n_row - 1) / plan.n_row;
+    coli__pool_run(c->pool, n_block * s->m->dims.n_kv_head * plan.n_part, attend_item, &plan);
 }
 
 /* -- DeltaNet -----------------------------------------------------------------------------------
