@@ -8,7 +8,7 @@
 #include "../libcoli/src/math/kernels.h"
 #include "../libcoli/src/model/json.h"
 
-/* -- what a family's container holds ------------------------------------------------------------ */
+/* -- what a family's container holds ----------------------------------------------------------- */
 
 typedef enum coli__role {
     COLI_ROLE_VECTOR,  // norms, convolution, decay: always f32
@@ -46,7 +46,7 @@ typedef struct coli__model_spec {
 
 void coli__model_spec_finish(coli__model_spec *spec);
 
-/* -- a running model ---------------------------------------------------------------------------- */
+/* -- a running model --------------------------------------------------------------------------- */
 
 struct coli__container;
 

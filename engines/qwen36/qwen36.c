@@ -14,9 +14,9 @@
  *     1  project     norm on one thread for few rows, then tiles of the input matrices
  *     2  heads       keys and queries normed and rotated, attention per rows and heads; or one
  *                    DeltaNet key head per item, over all rows
- *     3  finish      out_proj, residual, norm, route: tiles of outputs for few rows; for many,
- * whole rows, so that norm and route of a row follow without another wait 4, 5           the two of
- * moe.c
+ *     3  finish      out_proj, residual, norm, route: tiles of outputs for few rows; for many, whole
+ *                    rows, so that norm and route of a row follow without another wait
+ *     4, 5           the two of moe.c
  *
  * For many rows the norm before 1, and writing the keys before 2, are a synchronisation each.
  *
@@ -35,13 +35,16 @@
 #include "../../libcoli/src/moe/moe.h"
 
 enum {
-    MANY_ROWS = 16, // from here on rows are shared out among the workers
-    ROW_BLOCK = 32, // rows per item then: weights stream from L2 once per block
-    OUT_BLOCK = 4,  // panels of 16 outputs per item
+    MANY_ROWS = 16, // from here on rows may be shared out among the workers: see many_rows
+    ROWS_EACH = 8,  // the least that a worker then gets: the kernels' widest block
+    ROW_BLOCK = 32, // rows per item of a projection
+    FINISH_ROWS_MAX =
+        128,         // rows per item of `finish`: out_proj streams through the caches once for them
+    FEW_PANELS = 4,  // panels of 16 outputs per item of a projection: a share for every worker
+    MANY_PANELS = 8, // the same for many rows: what stays in L2 while the row blocks pass
 };
 
-/* -- model --------------------------------------------------------------------------------------
- */
+/* -- model ------------------------------------------------------------------------------------- */
 
 typedef struct attention_layer {
     coli__mat q, k, v, o;         // q rows per head: d_head query, d_head gate
@@ -107,8 +110,7 @@ static void model_close(void *p)
     coli__free(m);
 }
 
-/* -- binding ------------------------------------------------------------------------------------
- */
+/* -- binding ----------------------------------------------------------------------------------- */
 
 typedef struct binder {
     const coli__container *container;
@@ -293,8 +295,7 @@ static void model_shape(const void *p, coli__shape *out)
                          .n_ctx_max = d->n_ctx_max};
 }
 
-/* -- state --------------------------------------------------------------------------------------
- */
+/* -- state ------------------------------------------------------------------------------------- */
 
 /* The recurrent part of a sequence is one block, so that a snapshot is one copy:
  * per DeltaNet layer  conv (n_tap-1, width) per segment, then S (n_v_head, d_k, d_v). */
@@ -478,8 +479,7 @@ static uint32_t state_pos(const void *p)
     return ((const state *)p)->pos;
 }
 
-/* -- one chunk ----------------------------------------------------------------------------------
- */
+/* -- one chunk --------------------------------------------------------------------------------- */
 
 /* What the items of one phase see. */
 typedef struct chunk {
@@ -489,6 +489,12 @@ typedef struct chunk {
     uint32_t kind; // index of the layer among those of its kind
     const coli__probe *probe;
 } chunk;
+
+/* Whether rows are shared out among the workers; otherwise columns, heads and experts alone are. */
+static bool many_rows(const chunk *c)
+{
+    return c->n_tok >= MANY_ROWS && c->n_tok / ROWS_EACH >= c->s->n_worker;
+}
 
 static float *scratch_of(const state *s, uint32_t worker)
 {
@@ -502,6 +508,7 @@ typedef struct projection {
     const coli__acts *x;
     const coli__mat *mats[4];
     uint32_t n_mat, first_row, n_row;
+    uint32_t tile_panels;
     uint32_t first_tile[5]; // of each matrix; the last is their number
     float *y;
     size_t ldy;
@@ -516,14 +523,14 @@ static void projection_item(void *ctx, uint32_t item, uint32_t worker)
 {
     (void)worker;
     const projection *p = ctx;
-    const uint32_t n_tile = p->first_tile[p->n_mat];
-    const uint32_t row = item / n_tile * ROW_BLOCK, tile = item % n_tile;
+    const uint32_t n_block = (p->n_row + ROW_BLOCK - 1) / ROW_BLOCK;
+    const uint32_t row = item % n_block * ROW_BLOCK, tile = item / n_block;
     uint32_t i = 0, column = 0;
     for (; tile >= p->first_tile[i + 1]; i++) column += p->mats[i]->n_out;
 
     const coli__mat *w = p->mats[i];
-    const uint32_t begin = (tile - p->first_tile[i]) * OUT_BLOCK;
-    const uint32_t end = begin + OUT_BLOCK < n_panel(w) ? begin + OUT_BLOCK : n_panel(w);
+    const uint32_t begin = (tile - p->first_tile[i]) * p->tile_panels;
+    const uint32_t end = begin + p->tile_panels < n_panel(w) ? begin + p->tile_panels : n_panel(w);
     coli__acts x = *p->x;
     coli__acts_skip(&x, p->first_row + row);
     coli__matmul_args args = {.w = w,
@@ -538,8 +545,10 @@ static void projection_item(void *ctx, uint32_t item, uint32_t worker)
 
 static void project(coli__pool *pool, projection *p)
 {
+    p->tile_panels = p->n_row >= MANY_ROWS ? MANY_PANELS : FEW_PANELS;
     for (uint32_t i = 0; i < p->n_mat; i++)
-        p->first_tile[i + 1] = p->first_tile[i] + (n_panel(p->mats[i]) + OUT_BLOCK - 1) / OUT_BLOCK;
+        p->first_tile[i + 1] =
+            p->first_tile[i] + (n_panel(p->mats[i]) + p->tile_panels - 1) / p->tile_panels;
     const uint32_t n_block = (p->n_row + ROW_BLOCK - 1) / ROW_BLOCK;
     coli__pool_run(pool, n_block * p->first_tile[p->n_mat], projection_item, p);
 }
@@ -548,7 +557,7 @@ static void project(coli__pool *pool, projection *p)
 static void for_rows(const chunk *c, uint32_t per_item, coli__pool_fn fn)
 {
     const uint32_t n = (c->n_tok + per_item - 1) / per_item;
-    if (c->n_tok >= MANY_ROWS) {
+    if (many_rows(c)) {
         coli__pool_run(c->pool, n, fn, (void *)c);
         return;
     }
@@ -583,8 +592,7 @@ static void norm_item(void *ctx, uint32_t item, uint32_t worker)
     }
 }
 
-/* -- attention ----------------------------------------------------------------------------------
- */
+/* -- attention --------------------------------------------------------------------------------- */
 
 static float *kv_at(const chunk *c, float *cache, uint32_t head, uint32_t pos)
 {
@@ -643,11 +651,10 @@ static attend_plan plan_attention(const chunk *c)
     const qwen36_dims *d = &c->s->m->dims;
     const uint32_t per_kv = d->n_head / d->n_kv_head, n_worker = c->s->n_worker;
     attend_plan p = {.c = c, .n_row = 1};
-    const uint32_t wanted =
-        c->n_tok >= MANY_ROWS ? 1 : (n_worker + d->n_kv_head - 1) / d->n_kv_head;
+    const uint32_t wanted = many_rows(c) ? 1 : (n_worker + d->n_kv_head - 1) / d->n_kv_head;
     p.n_head = wanted < per_kv ? (per_kv + wanted - 1) / wanted : 1;
     if (p.n_head > COLI_ATTEND_MAX) p.n_head = COLI_ATTEND_MAX;
-    if (c->n_tok >= MANY_ROWS) p.n_row = COLI_ATTEND_MAX / p.n_head;
+    if (many_rows(c)) p.n_row = COLI_ATTEND_MAX / p.n_head;
     p.n_part = (per_kv + p.n_head - 1) / p.n_head;
     return p;
 }
@@ -708,8 +715,7 @@ static void attention(const chunk *c)
     coli__pool_run(c->pool, n_block * s->m->dims.n_kv_head * plan.n_part, attend_item, &plan);
 }
 
-/* -- DeltaNet -----------------------------------------------------------------------------------
- */
+/* -- DeltaNet ---------------------------------------------------------------------------------- */
 
 static void convolve(const chunk *c, segment g, const float *qkv, float *conv_state, float *y)
 {
@@ -769,8 +775,7 @@ static void deltanet(const chunk *c)
     coli__pool_run(c->pool, s->m->dims.n_k_head, deltanet_item, (void *)c);
 }
 
-/* -- the end of the mixer -----------------------------------------------------------------------
- */
+/* -- the end of the mixer ---------------------------------------------------------------------- */
 
 static coli__acts *mixed_of(const chunk *c)
 {
@@ -798,12 +803,20 @@ static void finish_row(const chunk *c, uint32_t t)
     coli__moe_route(s->moe, &s->m->moe[c->layer], t);
 }
 
+/* As many rows as give every worker an item, within reason. */
+static uint32_t finish_rows(const chunk *c)
+{
+    const uint32_t share = (c->n_tok + c->s->n_worker - 1) / c->s->n_worker;
+    return share > FINISH_ROWS_MAX ? FINISH_ROWS_MAX : share;
+}
+
 static void finish_item(void *ctx, uint32_t item, uint32_t worker)
 {
     (void)worker;
     const chunk *c = ctx;
     state *s = c->s;
-    const uint32_t first = item * ROW_BLOCK, end = block_end(c, item, ROW_BLOCK);
+    const uint32_t per_item = finish_rows(c);
+    const uint32_t first = item * per_item, end = block_end(c, item, per_item);
     coli__acts *mixed = mixed_of(c);
     for (uint32_t t = first; t < end; t++) quantise_row(c, mixed, t);
 
@@ -822,8 +835,8 @@ static void finish_item(void *ctx, uint32_t item, uint32_t worker)
 
 static void finish_mixer(const chunk *c)
 {
-    if (c->n_tok >= MANY_ROWS) {
-        for_rows(c, ROW_BLOCK, finish_item);
+    if (many_rows(c)) {
+        for_rows(c, finish_rows(c), finish_item);
         return;
     }
     coli__acts *mixed = mixed_of(c);
@@ -839,8 +852,7 @@ static void finish_mixer(const chunk *c)
     for (uint32_t t = 0; t < c->n_tok; t++) finish_row(c, t);
 }
 
-/* -- forward ------------------------------------------------------------------------------------
- */
+/* -- forward ----------------------------------------------------------------------------------- */
 
 static void probe_moe(const chunk *c)
 {

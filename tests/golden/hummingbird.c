@@ -135,8 +135,7 @@ T_TEST(shipped_container_is_near_f32)
     coli__st_close(st);
 }
 
-/* -- with the original checkpoint ----------------------------------------------------------------
- */
+/* -- with the original checkpoint -------------------------------------------------------------- */
 
 static coli_model *open_f32(void)
 {

@@ -304,8 +304,7 @@ static inline const char *micro_container(const char *name, const char *experts,
     return out;
 }
 
-/* -- a second reader of matrices -----------------------------------------------------------------
- */
+/* -- a second reader of matrices --------------------------------------------------------------- */
 
 typedef struct micro_elem {
     double value, scale; // scale 0 for float types

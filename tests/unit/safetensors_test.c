@@ -2,8 +2,7 @@
  * (S1, S2, ...) are those of docs/formats/safetensors.md. */
 #include "micro.h"
 
-/* -- files in memory: a header text and some bytes ------------------------------------------------
- */
+/* -- files in memory: a header text and some bytes --------------------------------------------- */
 
 typedef struct bytes {
     uint8_t *data;
@@ -277,8 +276,7 @@ T_PROP(a_damaged_header_is_safe, 10000)
     free(b.data);
 }
 
-/* -- elements -------------------------------------------------------------------------------------
- */
+/* -- elements ---------------------------------------------------------------------------------- */
 
 static void check_elements(coli__dtype dtype, const void *data, uint64_t n, const float *expected)
 {
@@ -318,8 +316,7 @@ T_TEST(fp8_nan)
     T_TRUE(isnan(out[0]) && isnan(out[1]));
 }
 
-/* -- files ----------------------------------------------------------------------------------------
- */
+/* -- files ------------------------------------------------------------------------------------- */
 
 static void write_pair(const char *path, const char *a, const char *b)
 {

@@ -19,7 +19,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* -- the system ------------------------------------------------------------------------------- */
+/* -- the system -------------------------------------------------------------------------------- */
 
 static ptrdiff_t sys_read(int fd, void *bytes, size_t n_bytes)
 {
@@ -68,7 +68,7 @@ static int open_again(const char *path, int flags)
     return fd;
 }
 
-/* -- reading ---------------------------------------------------------------------------------- */
+/* -- reading ----------------------------------------------------------------------------------- */
 
 static coli_status read_all(int fd, const char *path, uint64_t max_bytes, coli__buf *out)
 {
@@ -127,7 +127,7 @@ void coli__map_close(coli__map *map)
     *map = (coli__map){0};
 }
 
-/* -- writing ---------------------------------------------------------------------------------- */
+/* -- writing ----------------------------------------------------------------------------------- */
 
 enum { WRITER_BYTES = 1 << 18 }; // collects small appends; larger ones go straight through
 
@@ -268,7 +268,7 @@ void coli__writer_abandon(coli__writer *w)
     coli__free(w);
 }
 
-/* -- paths and directories -------------------------------------------------------------------- */
+/* -- paths and directories --------------------------------------------------------------------- */
 
 bool coli__path_exists(const char *path)
 {

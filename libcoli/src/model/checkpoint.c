@@ -29,7 +29,7 @@ enum {
 
 static const char scale_suffix[] = "_scale_inv";
 
-/* -- finding one tensor ----------------------------------------------------------------------- */
+/* -- finding one tensor ------------------------------------------------------------------------ */
 
 static const coli__st_tensor *find(coli__checkpoint *c, const char *name, const char *suffix)
 {
@@ -137,7 +137,7 @@ static coli_status find_tensor(coli__checkpoint *c, const coli__tensor_spec *s, 
     return check_type(c, w);
 }
 
-/* -- experts ---------------------------------------------------------------------------------- */
+/* -- experts ----------------------------------------------------------------------------------- */
 
 static const char *const projections[3] = {"gate_proj", "up_proj", "down_proj"};
 
@@ -218,7 +218,7 @@ static coli_status find_experts(coli__checkpoint *c, const coli__expert_spec *s,
     return take_fused(c, s, gate_up, down, w);
 }
 
-/* -- what is left over ------------------------------------------------------------------------ */
+/* -- what is left over ------------------------------------------------------------------------- */
 
 static bool starts_with(const char *name, const char *prefix)
 {
@@ -302,7 +302,7 @@ static coli_status sort_left_over(coli__checkpoint *c, void (*note)(void *, cons
     return status;
 }
 
-/* -- open ------------------------------------------------------------------------------------- */
+/* -- open -------------------------------------------------------------------------------------- */
 
 /* fp8 exports say how large a tile is. */
 static coli_status check_tile(const json_t *config, const char *where)
@@ -383,7 +383,7 @@ void coli__checkpoint_finish(coli__checkpoint *c)
     *c = (coli__checkpoint){0};
 }
 
-/* -- rows ------------------------------------------------------------------------------------- */
+/* -- rows -------------------------------------------------------------------------------------- */
 
 static coli_status not_finite(const coli__weight *w, uint64_t element, float value)
 {

@@ -29,7 +29,7 @@ struct coli__container {
 
 static const char *const templates[] = {"3.6", "3.5"};
 
-/* -- the files beside model.coli -------------------------------------------------------------- */
+/* -- the files beside model.coli --------------------------------------------------------------- */
 
 static coli_status compare_digest(const char *path, const coli__digest *expected,
                                   const coli__digest *found)
@@ -114,7 +114,7 @@ static coli_status read_template(coli__container *c)
     return status;
 }
 
-/* -- open ------------------------------------------------------------------------------------- */
+/* -- open -------------------------------------------------------------------------------------- */
 
 static coli_status open_into(coli__container *c, const char *dir)
 {
@@ -158,7 +158,7 @@ void coli__container_close(coli__container *c)
     coli__free(c);
 }
 
-/* -- look up ---------------------------------------------------------------------------------- */
+/* -- look up ----------------------------------------------------------------------------------- */
 
 const char *coli__container_dir(const coli__container *c)
 {
@@ -237,7 +237,7 @@ void coli__ct_expert(const coli__ct_experts *layer, uint32_t e, coli__mat *gate,
     }
 }
 
-/* -- verify ----------------------------------------------------------------------------------- */
+/* -- verify ------------------------------------------------------------------------------------ */
 
 typedef struct verify {
     const coli__container *c;

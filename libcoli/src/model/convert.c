@@ -36,7 +36,7 @@ enum {
     JSON_MAX_DEPTH = 64,
 };
 
-/* -- panels in parallel ----------------------------------------------------------------------- */
+/* -- panels in parallel ------------------------------------------------------------------------ */
 
 /* Some consecutive panels of one matrix. */
 typedef struct piece {
@@ -199,7 +199,7 @@ static bool exp_for(coli__wfmt fmt, range r, int32_t *scale_exp)
     return r.max == 0 || coli__scale_exp_for(fmt, r.max, r.min, scale_exp);
 }
 
-/* -- the trunk -------------------------------------------------------------------------------- */
+/* -- the trunk --------------------------------------------------------------------------------- */
 
 static coli__wfmt format_for(const converter *c, coli__role role, const coli__weight *w)
 {
@@ -259,7 +259,7 @@ static coli_status write_tensor(converter *c, const coli__tensor_spec *s, const 
     return COLI_OK;
 }
 
-/* -- experts ---------------------------------------------------------------------------------- */
+/* -- experts ----------------------------------------------------------------------------------- */
 
 /* The experts of one layer, while they are converted. */
 typedef struct layer {
@@ -386,7 +386,7 @@ static coli_status write_layer(converter *c, const coli__expert_spec *s,
     return status;
 }
 
-/* -- the small files -------------------------------------------------------------------------- */
+/* -- the small files --------------------------------------------------------------------------- */
 
 static void note(const converter *c, const char *line)
 {
@@ -499,7 +499,7 @@ static coli_status write_files(converter *c)
     return copy_if_there(c, CT_TOKENIZER_CONFIG);
 }
 
-/* -- memory ----------------------------------------------------------------------------------- */
+/* -- memory ------------------------------------------------------------------------------------ */
 
 /* The widest row, and the step buffer that the largest panel and the largest expert need. */
 static coli_status plan_memory(converter *c, uint32_t *n_in_max)
@@ -562,7 +562,7 @@ static coli_status take_memory(converter *c)
     return COLI_OK;
 }
 
-/* -- the whole -------------------------------------------------------------------------------- */
+/* -- the whole --------------------------------------------------------------------------------- */
 
 static coli_status write_model(converter *c)
 {

@@ -87,7 +87,7 @@ static shown show(const char *name)
     return s;
 }
 
-/* -- one header ------------------------------------------------------------------------------- */
+/* -- one header -------------------------------------------------------------------------------- */
 
 typedef struct header {
     const char *path;
@@ -283,7 +283,7 @@ static coli_status read_shard(const shard *s, coli__st *st)
     return status;
 }
 
-/* -- one file or a directory ------------------------------------------------------------------ */
+/* -- one file or a directory ------------------------------------------------------------------- */
 
 static bool has_suffix(const char *name)
 {
@@ -506,7 +506,7 @@ const coli__st_tensor *coli__st_find(const coli__st *st, const char *name)
     return bsearch(&key, st->tensors, st->n_tensor, sizeof key, by_name);
 }
 
-/* -- elements --------------------------------------------------------------------------------- */
+/* -- elements ---------------------------------------------------------------------------------- */
 
 static float float_of(uint32_t bits)
 {
@@ -576,7 +576,7 @@ coli_status coli__st_to_f32(const coli__st_tensor *t, uint64_t first, uint64_t n
                       t->file, show(t->name).text, show(t->dtype_name).text);
 }
 
-/* -- writing ---------------------------------------------------------------------------------- */
+/* -- writing ----------------------------------------------------------------------------------- */
 
 static coli_status out_bytes(const coli__st_out *t, const char **dtype, uint64_t *n_bytes)
 {

@@ -194,8 +194,7 @@ void coli__moe_route(coli__moe *m, const coli__moe_layer *layer, uint32_t t)
     if (!routed || !quantised) coli__moe_reject(m, t);
 }
 
-/* -- bucket -------------------------------------------------------------------------------------
- */
+/* -- bucket ------------------------------------------------------------------------------------ */
 
 static void bucket(coli__moe *m, uint32_t n_tok)
 {
@@ -219,8 +218,7 @@ static void bucket(coli__moe *m, uint32_t n_tok)
     m->runs[m->n_run++] = (run){m->n_expert, 0, n_tok};
 }
 
-/* -- inner and outer ----------------------------------------------------------------------------
- */
+/* -- inner and outer --------------------------------------------------------------------------- */
 
 typedef struct job {
     coli__moe *m;

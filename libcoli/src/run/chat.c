@@ -8,12 +8,11 @@
  *     the beginning           otherwise
  *
  * Why snapshots.  The template drops the think block of earlier turns, so the next prompt leaves
- * the session's tokens right after "<|im_start|>assistant\n", and recurrent state cannot be cut
- * back:
+ * the session's tokens right after "<|im_start|>assistant\n", and recurrent state cannot be cut back:
  *
- *     held    ... user Hi <|im_end|> <|im_start|> assistant \n | <think> ... </think> Hello
- * <|im_end|> next    ... user Hi <|im_end|> <|im_start|> assistant \n | Hello <|im_end|> \n
- * <|im_start|> user ... ^ render.stable_bytes: snapshot here
+ *     held    ... Hi <|im_end|> <|im_start|> assistant \n | <think> ... </think> Hello
+ *     next    ... Hi <|im_end|> <|im_start|> assistant \n | Hello <|im_end|> \n <|im_start|> user ...
+ *                                                         ^ render.stable_bytes: snapshot here
  *
  * One snapshot is taken per turn, at that point; the latest MAX_SNAPSHOT are kept.  They are worth
  * their memory only while the conversation goes on, so they live here and not in the session. */
@@ -36,8 +35,7 @@ struct coli_chat {
     int32_t *made; // (n_ctx) ids of the present answer
 };
 
-/* -- messages ------------------------------------------------------------------------------------
- */
+/* -- messages ---------------------------------------------------------------------------------- */
 
 static coli_status no_json_memory(void)
 {
@@ -63,8 +61,7 @@ static void drop_last_message(coli_chat *c)
     json_array_remove(c->messages, json_array_size(c->messages) - 1);
 }
 
-/* -- snapshots -----------------------------------------------------------------------------------
- */
+/* -- snapshots --------------------------------------------------------------------------------- */
 
 static void drop_snapshot(coli_chat *c, uint32_t i)
 {
@@ -99,8 +96,7 @@ static void go_back(coli_chat *c, const int32_t *ids, size_t n_ids)
     if (!stay) coli_session_reset(s);
 }
 
-/* -- a turn --------------------------------------------------------------------------------------
- */
+/* -- a turn ------------------------------------------------------------------------------------ */
 
 typedef struct prompt {
     int32_t *ids;
@@ -214,8 +210,7 @@ coli_status coli_chat_say(coli_chat *c, const char *text, const coli_generate_op
     return status;
 }
 
-/* -- life ----------------------------------------------------------------------------------------
- */
+/* -- life -------------------------------------------------------------------------------------- */
 
 coli_status coli_chat_reset(coli_chat *c)
 {

@@ -14,8 +14,7 @@
 #include "api.h"
 #include "session.h"
 
-/* -- sampling ------------------------------------------------------------------------------------
- */
+/* -- sampling ---------------------------------------------------------------------------------- */
 
 void coli_session_seed(coli_session *s, uint64_t seed)
 {
@@ -79,8 +78,7 @@ coli_status coli_session_sample(coli_session *s, const coli_sampling *sampling, 
     return COLI_OK;
 }
 
-/* -- showing -------------------------------------------------------------------------------------
- */
+/* -- showing ----------------------------------------------------------------------------------- */
 
 typedef struct show {
     coli_session *s;
@@ -148,8 +146,7 @@ static coli_status show_end(show *w)
     return COLI_OK;
 }
 
-/* -- generating ----------------------------------------------------------------------------------
- */
+/* -- generating -------------------------------------------------------------------------------- */
 
 /* Make tokens until there is a reason to stop, which goes to r->stop. */
 static coli_status make_tokens(coli_session *s, const coli_generate_opts *o, const coli_sampling *p,

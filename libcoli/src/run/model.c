@@ -11,8 +11,7 @@ const char *coli_version(void)
     return COLI_VERSION;
 }
 
-/* -- generation_config.json ----------------------------------------------------------------------
- */
+/* -- generation_config.json -------------------------------------------------------------------- */
 
 static coli_status read_stop_ids(coli_model *m, const char *what, const json_t *config)
 {
@@ -79,8 +78,7 @@ static coli_status read_defaults(coli_model *m)
     return status;
 }
 
-/* -- open ----------------------------------------------------------------------------------------
- */
+/* -- open -------------------------------------------------------------------------------------- */
 
 static coli_status open_tokenizer(coli_model *m)
 {

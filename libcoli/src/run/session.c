@@ -5,9 +5,8 @@
  * that was taken there.  A snapshot is that copy, with the logits and the tokens up to it; it fits
  * as long as the session's first tokens are the snapshot's.
  *
- *     ids     0 . . . . . p . . . . . v            p = pos: the sequence ends here
- *             |- sequence -|- valid  -|            v = n_valid: keys and values are valid up to
- * here
+ *     ids     0 . . . . . p . . . . . v        p = pos: the sequence ends here
+ *             |- sequence -|-- valid -|        v = n_valid: keys and values are valid up to here
  *
  *     feed       writes ids[p..), p advances, v = p        (other tokens replace what stood there)
  *     restore    p = the snapshot's, v stays
@@ -148,8 +147,7 @@ void coli_session_cancel(coli_session *s)
     atomic_store(&s->cancel, true);
 }
 
-/* -- feeding -------------------------------------------------------------------------------------
- */
+/* -- feeding ----------------------------------------------------------------------------------- */
 
 static coli_status check_ids(const coli_session *s, const int32_t *ids, size_t n_ids)
 {
@@ -261,8 +259,7 @@ coli_status coli_session_eval(coli_session *s, const int32_t *ids, size_t n_ids,
     return status;
 }
 
-/* -- going back ----------------------------------------------------------------------------------
- */
+/* -- going back -------------------------------------------------------------------------------- */
 
 uint32_t coli__session_common(const coli_session *s, const int32_t *ids, size_t n_ids)
 {

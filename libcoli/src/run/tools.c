@@ -29,8 +29,7 @@ void coli_text_free(coli_text *text)
     *text = (coli_text){0};
 }
 
-/* -- tokenizer -----------------------------------------------------------------------------------
- */
+/* -- tokenizer --------------------------------------------------------------------------------- */
 
 coli_status coli_tokenizer_open(const char *tokenizer_json, coli_tokenizer **out)
 {
@@ -84,8 +83,7 @@ coli_status coli_detokenize(const coli_tokenizer *t, const int32_t *ids, size_t 
     return status;
 }
 
-/* -- chat template -------------------------------------------------------------------------------
- */
+/* -- chat template ----------------------------------------------------------------------------- */
 
 coli_status coli_chat_render(const char *tmpl, const char *messages, size_t n_messages_bytes,
                              const char *options, size_t n_options_bytes, coli_text *out)
@@ -106,8 +104,7 @@ coli_status coli_chat_render(const char *tmpl, const char *messages, size_t n_me
     return status;
 }
 
-/* -- containers ----------------------------------------------------------------------------------
- */
+/* -- containers -------------------------------------------------------------------------------- */
 
 coli_status coli_convert(const char *src, const char *out, const coli_convert_opts *opts)
 {
