@@ -33,6 +33,7 @@
 #include "../../libcoli/include/coli/exact.h"
 #include "../../libcoli/src/math/rope.h"
 #include "../../libcoli/src/moe/moe.h"
+#include "../../libcoli/src/moe/route.h"
 
 enum {
     MANY_ROWS = 16, // from here on rows may be shared out among the workers: see many_rows
@@ -386,7 +387,7 @@ static coli_status state_allocate(state *s)
     const uint32_t n_call = s->max_tok >= MANY_ROWS ? COLI_ATTEND_MAX : d->n_head / d->n_kv_head;
     const size_t n_attend =
         (size_t)round16(s->n_ctx) * (n_call < COLI_ATTEND_MAX ? n_call : COLI_ATTEND_MAX);
-    const size_t n_dn = 2 * (size_t)round16(d->d_k) + 4 * (size_t)round16(d->d_v);
+    const size_t n_dn = 2 * (size_t)round16(d->d_k) + 3 * (size_t)round16(d->d_v);
     s->n_scratch = n_attend > n_dn ? n_attend : n_dn;
     s->recurrent_floats = recurrent_floats(d);
 
@@ -436,14 +437,6 @@ static coli_status state_create(void *p, uint32_t n_ctx, uint32_t max_chunk, uin
     return COLI_OK;
 }
 
-static uint64_t state_bytes(const void *p, uint32_t n_ctx)
-{
-    const model *m = p;
-    const qwen36_dims *d = &m->dims;
-    return (uint64_t)m->n_deltanet * recurrent_floats(d) * sizeof(float) +
-           2 * (uint64_t)m->n_attention * d->n_kv_head * n_ctx * d->d_head * sizeof(float);
-}
-
 static size_t snapshot_size(const state *s)
 {
     return s->m->n_deltanet * s->recurrent_floats * sizeof(float);
@@ -472,11 +465,6 @@ static void state_reset(void *p)
     state *s = p;
     memset(s->recurrent, 0, snapshot_size(s));
     s->pos = 0;
-}
-
-static uint32_t state_pos(const void *p)
-{
-    return ((const state *)p)->pos;
 }
 
 /* -- one chunk --------------------------------------------------------------------------------- */
@@ -873,6 +861,24 @@ static void probe_moe(const chunk *c)
                (size_t)c->n_tok * d->d_model * sizeof(float));
 }
 
+static coli_status out_of_range(const chunk *c, uint32_t t)
+{
+    return coli__fail(COLI_E_NUMERIC, "position %u: the last layer's output is out of range",
+                      c->s->pos + t);
+}
+
+/* Every row, also those whose logits nobody wants: how a prompt is cut must not decide what fails. */
+static coli_status check_output(const chunk *c)
+{
+    const state *s = c->s;
+    const uint32_t D = s->m->dims.d_model;
+    for (uint32_t t = 0; t < c->n_tok; t++) {
+        const float *h = s->h + (size_t)t * D;
+        if (!coli__is_finite(s->m->k->dot(h, h, D))) return out_of_range(c, t);
+    }
+    return COLI_OK;
+}
+
 static coli_status logits(const chunk *c, const coli__forward_args *args)
 {
     state *s = c->s;
@@ -880,11 +886,9 @@ static coli_status logits(const chunk *c, const coli__forward_args *args)
     for (uint32_t t = args->logits_from; t < args->n_tok; t++) {
         float *x = s->x.f + t * s->x.ld;
         s->m->k->rmsnorm(s->h + (size_t)t * d->d_model, s->m->final_norm, 1, d->d_model, d->eps, x);
-        const float size = s->m->k->dot(x, x, d->d_model);
         const bool quantised = coli__acts_quantise(&s->x, s->m->k, t, 0, d->d_model, x);
-        if (!quantised || !(size - size == 0)) // not finite
-            return coli__fail(COLI_E_NUMERIC,
-                              "position %u: the last layer's output is out of range", s->pos + t);
+        if (!quantised || !coli__is_finite(s->m->k->dot(x, x, d->d_model)))
+            return out_of_range(c, t);
     }
     projection p = {.k = s->m->k,
                     .x = &s->x,
@@ -921,6 +925,7 @@ static coli_status forward(void *p, coli__pool *pool, const coli__forward_args *
         if (status != COLI_OK) return coli__fail_in(status, "layer %u", c.layer);
         probe_moe(&c);
     }
+    COLI_TRY(check_output(&c));
     if (args->logits_from < args->n_tok) COLI_TRY(logits(&c, args));
     s->pos += c.n_tok;
     return COLI_OK;
@@ -936,8 +941,6 @@ const coli__engine coli__engine_qwen36 = {
     .state_create = state_create,
     .state_destroy = state_destroy,
     .state_reset = state_reset,
-    .state_pos = state_pos,
-    .state_bytes = state_bytes,
     .snapshot_bytes = snapshot_bytes,
     .snapshot_save = snapshot_save,
     .snapshot_load = snapshot_load,

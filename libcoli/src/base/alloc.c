@@ -1,5 +1,7 @@
-/* alloc.c - every byte libcoli takes from the heap passes through take(), which counts the requests
- * (the token path must make none) and can refuse the nth (every caller must survive it). */
+/* alloc.c - every byte that libcoli's own code takes from the heap passes through take(), which counts
+ * the requests (the token path must make none) and can refuse the nth (every caller must survive it).
+ * Not seen here: what jansson and utf8proc take for themselves, while a model is opened or a
+ * conversation rendered; a library may not replace their hooks, which are the whole program's. */
 #include "alloc.h"
 
 #include <stdarg.h>
@@ -21,8 +23,14 @@ static bool take(void)
     return atomic_fetch_sub_explicit(&fail_countdown, 1, memory_order_relaxed) != 1;
 }
 
-uint64_t coli__alloc_count(void) { return atomic_load(&n_request); }
-void coli__alloc_fail_at(uint64_t nth) { atomic_store(&fail_countdown, (int_fast64_t)nth); }
+uint64_t coli__alloc_count(void)
+{
+    return atomic_load(&n_request);
+}
+void coli__alloc_fail_at(uint64_t nth)
+{
+    atomic_store(&fail_countdown, (int_fast64_t)nth);
+}
 
 static void *no_memory(size_t n, size_t size)
 {
@@ -76,7 +84,10 @@ void coli__free_aligned(void *p)
 #endif
 }
 
-void coli__free(void *p) { free(p); }
+void coli__free(void *p)
+{
+    free(p);
+}
 
 char *coli__strndup(const char *s, size_t n)
 {
