@@ -63,7 +63,7 @@ coli_status coli__json_parse_small(const char *what, const char *text, size_t n_
     size_t n_value;
     *out = NULL;
     COLI_TRY(count(what, text, n_bytes, max_depth, &n_value));
-    if (0)
+    if (n_value > COLI_JSON_SMALL_VALUES)
         return coli__fail(COLI_E_FORMAT, "%s: more than %d values", what, COLI_JSON_SMALL_VALUES);
     return parse(what, text, n_bytes, out);
 }
