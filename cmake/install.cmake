@@ -1,5 +1,5 @@
 # What an installation holds: programs, the library with its public headers, what CMake and pkg-config
-# need to find it, and the demo model.  The tree may be moved as a whole: programs look for the library
+# need to find it, the demo model, and the license.  The tree may be moved as a whole: programs look for the library
 # beside themselves, coli.pc and coliConfig.cmake for everything relative to where they are.
 include(CMakePackageConfigHelpers)
 
@@ -11,6 +11,7 @@ install(TARGETS coli EXPORT coliTargets)
 install(DIRECTORY libcoli/include/coli DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
         FILES_MATCHING PATTERN "*.h")
 install(DIRECTORY models/ DESTINATION ${CMAKE_INSTALL_DATADIR}/coli/models)
+install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 
 set(coli_cmake_dir ${CMAKE_INSTALL_LIBDIR}/cmake/coli)
 install(EXPORT coliTargets NAMESPACE coli:: DESTINATION ${coli_cmake_dir})

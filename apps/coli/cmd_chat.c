@@ -30,9 +30,11 @@ static next help(conversation *c, int *code)
     (void)code;
     fputs("  :help   this text\n"
           "  :reset  forget the conversation\n"
-          "  :quit   leave; Ctrl-D and Ctrl-C twice do, too\n"
+          "  :quit   leave; Ctrl-D does, too\n"
           "  ::text  say something that starts with a colon\n"
-          "Ctrl-C stops an answer.  Pasted lines are one message; Alt-Enter starts a new line.\n",
+          "Ctrl-C stops an answer, and once more within two seconds leaves.  At the prompt\n"
+          "it drops the line; twice in a row on an empty line leaves.\n"
+          "Pasted lines are one message; Alt-Enter starts a new line.\n",
           stderr);
     return GO_ON;
 }
@@ -91,7 +93,9 @@ static next handle(conversation *c, const char *text, int *code)
     if (is_command(text)) return run_command(c, text, code);
     if (text[0] == ':' && text[1] == ':') text++;
     *code = turn_say(c->chat, &c->engine, c->settings, text,
-                     ":reset forgets the conversation; --ctx N makes a longer one possible");
+                     app_can_grow(&c->engine)
+                         ? ":reset forgets the conversation; --ctx N makes a longer one possible"
+                         : ":reset forgets the conversation");
     return GO_ON;
 }
 
@@ -105,13 +109,12 @@ static int chat_typed(conversation *c)
         app_hint("pipe the messages: printf 'Hello!\\n' | coli chat");
         return APP_FAILED;
     }
-    int code = APP_OK;
+    int code = APP_OK, how = APP_OK; // a failed turn was explained; the conversation goes on
     for (next then = GO_ON; then == GO_ON;) {
         char *text;
-        const line_event event = line_read(line, &text);
+        const line_event event = line_read(line, how == APP_INTERRUPTED, &text);
         if (event == LINE_LEAVE) code = APP_INTERRUPTED;
         if (event != LINE_TEXT) break;
-        int how; // a failed turn was explained; the conversation goes on
         then = handle(c, text, &how);
         free(text);
         if (ferror(stdout)) break;

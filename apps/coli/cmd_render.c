@@ -109,8 +109,8 @@ static bool render_line(app_lines *l, const char *template_otherwise)
     char name[64];
     if (!parse_line(l, &m)) return app_json_error_line(l->error), false;
     if (!template_name(m.template, template_otherwise, name, sizeof name))
-        return app_json_error_line("\"template\": expected a string"), false;
-    if (!m.messages.at) return app_json_error_line("expected an object with \"messages\""), false;
+        return app_lines_error(l, "\"template\": expected a string"), false;
+    if (!m.messages.at) return app_lines_error(l, "expected an object with \"messages\""), false;
     if (m.options.n_bytes == 4 && memcmp(m.options.at, "null", 4) == 0) m.options = (slice){0};
     coli_text text = {0};
     const coli_status status = coli_chat_render(name, m.messages.at, m.messages.n_bytes,
@@ -119,8 +119,10 @@ static bool render_line(app_lines *l, const char *template_otherwise)
         json_t *line = json_object();
         json_object_set_new(line, "text", app_json_string(text.data, text.n_bytes));
         app_json_line(line);
-    } else {
+    } else if (status == COLI_E_INVALID) { // the template refuses
         app_json_error_line(coli_error_message());
+    } else {
+        app_lines_error(l, coli_error_message());
     }
     coli_text_free(&text);
     return status == COLI_OK || status == COLI_E_INVALID;

@@ -32,7 +32,7 @@ static int read_prompt(const app_settings *s, char **prompt)
     } else {
         if (!dash && isatty(STDIN_FILENO)) return app_usage("run", "run: the prompt is missing");
         size_t n_bytes;
-        const int code = app_read_all("-", prompt, &n_bytes);
+        const int code = app_read_all("-", APP_MAX_TEXT, prompt, &n_bytes);
         if (code != APP_OK) return code;
         if (strlen(*prompt) != n_bytes) {
             app_error("standard input: a NUL byte at %zu: the prompt is not text", strlen(*prompt));
@@ -63,7 +63,7 @@ int cmd_run(const app_settings *s)
             code = app_fail(status);
         else
             code = turn_say(chat, &engine, s, prompt,
-                            "--ctx N makes a longer context, as far as the model goes");
+                            app_can_grow(&engine) ? "--ctx N makes a longer context" : NULL);
         coli_chat_destroy(chat);
         app_close(&engine);
     }

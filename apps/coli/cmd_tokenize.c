@@ -1,4 +1,5 @@
 /* cmd_tokenize.c - `coli tokenize`: texts to ids and back. */
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,15 +8,23 @@
 #include "open_model.h"
 #include "options.h"
 #include "terminal.h"
+#include "token_bytes.h"
+
+/* A tokenizer and where it is from. */
+typedef struct source {
+    const coli_tokenizer *tok;
+    char path[PATH_MAX];
+    token_bytes *bytes; // opened when first needed
+} source;
 
 /* One line of --jsonl.  False: it was no good, and an error stands in its place. */
-static bool tokenize_line(const coli_tokenizer *tok, const json_t *object, const char *bad_line,
+static bool tokenize_line(const coli_tokenizer *tok, const json_t *object, const app_lines *l,
                           bool plain)
 {
-    if (!object) return app_json_error_line(bad_line), false;
+    if (!object) return app_json_error_line(l->error), false;
     const json_t *text = json_object_get(object, "text");
     if (!json_is_string(text))
-        return app_json_error_line("expected an object with the string \"text\""), false;
+        return app_lines_error(l, "expected an object with the string \"text\""), false;
     int32_t *ids;
     size_t n;
     coli_text decoded = {0};
@@ -30,7 +39,7 @@ static bool tokenize_line(const coli_tokenizer *tok, const json_t *object, const
         json_object_set_new(line, "decoded", app_json_string(decoded.data, decoded.n_bytes));
         app_json_line(line);
     } else {
-        app_json_error_line(coli_error_message());
+        app_lines_error(l, coli_error_message());
     }
     coli_text_free(&decoded);
     free(ids);
@@ -43,7 +52,7 @@ static int tokenize_lines(const coli_tokenizer *tok, bool plain)
     int code = app_lines_open(&l, "-");
     json_t *object;
     while (code != APP_FAILED && app_lines_next_object(&l, &object)) {
-        if (!tokenize_line(tok, object, l.error, plain)) code = APP_BAD;
+        if (!tokenize_line(tok, object, &l, plain)) code = APP_BAD;
         json_decref(object);
         if (ferror(stdout)) code = APP_FAILED;
     }
@@ -51,9 +60,26 @@ static int tokenize_lines(const coli_tokenizer *tok, bool plain)
     return read == APP_OK ? code : read;
 }
 
-/* For a person: one token per line, its id and its text as a JSON string (so that blanks show). */
-static int tokenize_text(const coli_tokenizer *tok, const char *text, size_t n_bytes, bool plain)
+/* A token's text as a JSON string, part of a character as <E2>.  New memory (free). */
+static char *shown_token(source *from, int32_t id, const coli_text *piece)
 {
+    char *shown = NULL;
+    if (strstr(piece->data, "\xEF\xBF\xBD")) { // not whole, or the character U+FFFD
+        if (!from->bytes) from->bytes = token_bytes_open(from->path);
+        if (from->bytes) shown = token_bytes_shown(from->bytes, id);
+    }
+    json_t *string = shown ? app_json_string(shown, strlen(shown))
+                           : app_json_string(piece->data, piece->n_bytes);
+    char *quoted = app_json_text(string);
+    json_decref(string);
+    free(shown);
+    return quoted;
+}
+
+/* For a person: one token per line, its id and its text as a JSON string (so that blanks show). */
+static int tokenize_text(source *from, const char *text, size_t n_bytes, bool plain)
+{
+    const coli_tokenizer *tok = from->tok;
     int32_t *ids;
     size_t n;
     coli_status status = app_tokenize(tok, text, n_bytes, plain, &ids, &n);
@@ -61,31 +87,30 @@ static int tokenize_text(const coli_tokenizer *tok, const char *text, size_t n_b
         coli_text piece = {0};
         status = coli_detokenize(tok, &ids[i], 1, false, &piece);
         if (status != COLI_OK) break;
-        json_t *string = app_json_string(piece.data, piece.n_bytes);
-        char *quoted = app_json_text(string);
+        char *quoted = shown_token(from, ids[i], &piece);
         printf("%8d  %s\n", ids[i], quoted);
         free(quoted);
-        json_decref(string);
         coli_text_free(&piece);
     }
-    if (status == COLI_OK) app_note("%zu token%s, %zu bytes", n, n == 1 ? "" : "s", n_bytes);
+    if (status == COLI_OK)
+        app_note("%zu token%s, %zu byte%s", n, n == 1 ? "" : "s", n_bytes, n_bytes == 1 ? "" : "s");
     free(ids);
     return status == COLI_OK ? APP_OK : app_fail(status);
 }
 
-static int tokenize_all(const coli_tokenizer *tok, const app_settings *s)
+static int tokenize_all(source *from, const app_settings *s)
 {
-    if (s->jsonl) return tokenize_lines(tok, s->plain);
+    if (s->jsonl) return tokenize_lines(from->tok, s->plain);
     if (s->n_arg == 0) {
         char *text;
         size_t n_bytes;
-        int code = app_read_all("-", &text, &n_bytes);
-        if (code == APP_OK) code = tokenize_text(tok, text, n_bytes, s->plain);
+        int code = app_read_all("-", APP_MAX_TEXT, &text, &n_bytes);
+        if (code == APP_OK) code = tokenize_text(from, text, n_bytes, s->plain);
         free(text);
         return code;
     }
     for (uint32_t i = 0; i < s->n_arg; i++) {
-        const int code = tokenize_text(tok, s->args[i], strlen(s->args[i]), s->plain);
+        const int code = tokenize_text(from, s->args[i], strlen(s->args[i]), s->plain);
         if (code != APP_OK) return code;
     }
     return APP_OK;
@@ -100,18 +125,28 @@ int cmd_tokenize(const app_settings *s)
         return app_usage("tokenize", "tokenize: give --tokenizer or --model, not both");
     if (s->tokenizer) {
         coli_tokenizer *tok;
+        source from = {0};
+        snprintf(from.path, sizeof from.path, "%s", s->tokenizer);
         const coli_status status = coli_tokenizer_open(s->tokenizer, &tok);
-        if (status != COLI_OK) return app_fail(status);
-        const int code = tokenize_all(tok, s);
+        if (status != COLI_OK) return app_fail_reading(status, s->tokenizer, false);
+        from.tok = tok;
+        const int code = tokenize_all(&from, s);
+        token_bytes_close(from.bytes);
         coli_tokenizer_close(tok);
         return code;
     }
     app_engine engine;
     int code = app_open(s, false, &engine);
     if (code != APP_OK) return code;
-    const coli_tokenizer *tok;
-    code = app_tokenizer(&engine, &tok);
-    if (code == APP_OK) code = tokenize_all(tok, s);
+    source from = {0};
+    code = app_tokenizer(&engine, &from.tok);
+    if (code == APP_OK) code = app_model_dir(s, from.path, sizeof from.path);
+    if (code == APP_OK) {
+        const size_t n_dir = strlen(from.path);
+        snprintf(from.path + n_dir, sizeof from.path - n_dir, "/tokenizer.json");
+        code = tokenize_all(&from, s);
+    }
+    token_bytes_close(from.bytes);
     app_close(&engine);
     return code;
 }

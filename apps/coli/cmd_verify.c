@@ -20,7 +20,7 @@ int cmd_verify(const app_settings *s)
     const coli_status status = coli_verify(dir, app_progress_step, &progress);
     app_progress_end(&progress, status == COLI_OK);
     app_interrupt_session(NULL);
-    if (status != COLI_OK) return app_fail(status);
+    if (status != COLI_OK) return app_fail_reading(status, dir, true);
     app_line(stdout, "%s: all is well", dir);
     return APP_OK;
 }

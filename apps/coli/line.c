@@ -12,11 +12,13 @@
  * remembered, and the second time in a row leaves.  SIGWINCH and SIGCONT take the same way and
  * redraw the line.
  *
- * History.  One file, mode 0600, written after every line to a new file that then takes its place:
- * two conversations at once may lose a line, never the file. */
+ * History.  One file, mode 0600.  After every line it is read again, the line added, and the whole
+ * written to a new file that then takes its place; a lock on its directory keeps two conversations
+ * apart, so neither loses a line.  What is there and no history of libedit's stays as it is. */
 #include "line.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <histedit.h>
 #include <limits.h>
 #include <poll.h>
@@ -24,10 +26,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <wchar.h>
 
+#include "progress.h"
 #include "terminal.h"
 
 enum { HISTORY_LINES = 1000, KEY_CTRL_C = 3 };
@@ -42,6 +46,7 @@ struct line_editor {
     bool paste_mode; // the terminal was asked for bracketed paste
     bool dropped;    // ^C ended this line
     int n_empty_interrupt;
+    double stopped_s; // when Ctrl-C stopped the answer above this line; 0: it did not
 };
 
 /* Set by handlers, looked at where they can arrive. */
@@ -208,24 +213,86 @@ char *line_history_path(void)
     return path;
 }
 
+static History *new_history(void)
+{
+    HistEvent event;
+    History *fresh = history_init();
+    if (!fresh) return NULL;
+    history(fresh, &event, H_SETSIZE, HISTORY_LINES);
+    history(fresh, &event, H_SETUNIQUE, 1);
+    return fresh;
+}
+
+/* A history in memory that holds what the file does, or NULL: no file is an empty one; something
+ * that libedit did not write is none. */
+static History *load_history(const char *path)
+{
+    struct stat st;
+    HistEvent event;
+    History *loaded = new_history();
+    if (!loaded) return NULL;
+    if (stat(path, &st) != 0 && errno == ENOENT) return loaded;
+    if (stat(path, &st) == 0 && S_ISREG(st.st_mode) &&
+        (st.st_size == 0 || history(loaded, &event, H_LOAD, path) >= 0))
+        return loaded;
+    history_end(loaded);
+    return NULL;
+}
+
+/* From here on nothing is remembered; said once. */
+static void forget_file(line_editor *line, const char *why)
+{
+    app_error("warning: %s: %s; lines are not remembered", line->history_path, why);
+    free(line->history_path);
+    line->history_path = NULL;
+}
+
+static const char not_ours[] = "not a history of this program";
+
+/* Replace the file by itself and one more line; NULL, or what went wrong. */
+static const char *add_to_file(const char *path, const char *text)
+{
+    char temporary[PATH_MAX];
+    if ((size_t)snprintf(temporary, sizeof temporary, "%s.%ld", path, (long)getpid()) >=
+        sizeof temporary)
+        return strerror(ENAMETOOLONG);
+    HistEvent event;
+    History *all = load_history(path);
+    if (!all) return not_ours;
+    history(all, &event, H_ENTER, text);
+    const mode_t mask = umask(0077);
+    const bool saved = history(all, &event, H_SAVE, temporary) >= 0;
+    umask(mask);
+    history_end(all);
+    if (saved && rename(temporary, path) == 0) return NULL;
+    const int reason = errno;
+    unlink(temporary);
+    return strerror(reason);
+}
+
 static void remember(line_editor *line, const char *text)
 {
     HistEvent event;
     history(line->history, &event, H_ENTER, text);
     if (!line->history_path) return;
-    char temporary[PATH_MAX];
-    if ((size_t)snprintf(temporary, sizeof temporary, "%s.%ld", line->history_path,
-                         (long)getpid()) >= sizeof temporary)
-        return;
-    const mode_t mask = umask(0077);
-    const bool saved = history(line->history, &event, H_SAVE, temporary) >= 0;
-    umask(mask);
-    if (!saved || rename(temporary, line->history_path) != 0) {
-        app_error("warning: %s: %s; lines are not remembered", line->history_path, strerror(errno));
-        unlink(temporary);
-        free(line->history_path);
-        line->history_path = NULL;
-    }
+    char dir[PATH_MAX];
+    snprintf(dir, sizeof dir, "%s", line->history_path);
+    char *slash = strrchr(dir, '/');
+    if (slash) slash[slash == dir] = 0;
+    const int lock = open(slash ? dir : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    const char *why = lock < 0 || flock(lock, LOCK_EX) != 0 ? strerror(errno) : NULL;
+    if (!why) why = add_to_file(line->history_path, text);
+    if (lock >= 0) close(lock); // and unlocks
+    if (why) forget_file(line, why);
+}
+
+/* Start with the lines of earlier conversations. */
+static void open_history(line_editor *line, const char *path)
+{
+    line->history_path = realpath(path, NULL); // a link stays one, what it leads to changes
+    if (!line->history_path) line->history_path = strdup(path);
+    if (line->history_path) line->history = load_history(line->history_path);
+    if (line->history_path && !line->history) forget_file(line, not_ours);
 }
 
 /* ---- the editor ---------------------------------------------------------------------------- */
@@ -247,18 +314,14 @@ line_editor *line_open(const char *prompt, const char *history_path)
 {
     line_editor *line = app_alloc(1, sizeof *line);
     line->prompt = prompt;
-    if (history_path) line->history_path = strdup(history_path);
+    if (history_path) open_history(line, history_path);
     FILE *out = isatty(STDOUT_FILENO) ? stdout : stderr;
     line->el = el_init("coli", stdin, out, stderr);
-    line->history = history_init();
+    if (!line->history) line->history = new_history();
     if (!line->el || !line->history) {
         line_close(line);
         return NULL;
     }
-    HistEvent event;
-    history(line->history, &event, H_SETSIZE, HISTORY_LINES);
-    history(line->history, &event, H_SETUNIQUE, 1);
-    if (line->history_path) history(line->history, &event, H_LOAD, line->history_path);
     el_set(line->el, EL_CLIENTDATA, line);
     el_set(line->el, EL_PROMPT, show_prompt);
     el_set(line->el, EL_SIGNAL, 0);
@@ -285,14 +348,22 @@ static void paste_mode(const line_editor *line, bool on)
     fflush(out);
 }
 
-line_event line_read(line_editor *line, char **text)
+/* Whether Ctrl-C now is the second of two, the first of which stopped an answer. */
+static bool is_twice(const line_editor *line)
+{
+    return line->stopped_s > 0 && app_clock_s() - line->stopped_s < LINE_TWICE_S;
+}
+
+line_event line_read(line_editor *line, bool after_stop, char **text)
 {
     *text = NULL;
+    line->n_empty_interrupt = 0;
+    line->stopped_s = after_stop ? app_clock_s() : 0;
+    if (app_interrupt_count() > 0 && after_stop) return LINE_LEAVE;
     line_event event = LINE_END;
     for (;;) {
         int n = 0;
         line->dropped = false;
-        app_interrupt_count();
         el_set(line->el, EL_PREP_TERM,
                1); // before the prompt shows, or early keys are echoed twice
         paste_mode(line, true);
@@ -301,12 +372,12 @@ line_event line_read(line_editor *line, char **text)
         if (line->dropped) {
             fputc('\n', stderr);
             event = LINE_LEAVE;
-            if (line->n_empty_interrupt >= 2) break;
+            if (line->n_empty_interrupt >= 2 || (line->n_empty_interrupt && is_twice(line))) break;
+            line->stopped_s = 0;
             if (line->n_empty_interrupt == 1)
                 app_note("Ctrl-C again leaves, so does Ctrl-D; :help helps");
             continue;
         }
-        line->n_empty_interrupt = 0;
         event = LINE_END;
         if (!typed || n <= 0) break;
         if (typed[n - 1] == '\n') n--;

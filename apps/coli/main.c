@@ -14,7 +14,9 @@ static const app_command commands[] = {
      .bit = APP_CHAT,
      .synopsis = "[options]",
      .summary = "Talk with a model",
-     .text = "Answers appear as they are made; thinking is dimmed.  Ctrl-C stops an answer, twice "
+     .text = "Answers appear as they are made; thinking is dimmed.  Ctrl-C stops an answer, and "
+             "once more\n"
+             "within two seconds leaves; at the prompt it drops the line, twice on an empty one "
              "leaves;\n"
              "Ctrl-D leaves.  Several pasted lines are one message; Alt-Enter starts a new line by "
              "hand.\n"

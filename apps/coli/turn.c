@@ -6,32 +6,36 @@
 /* How it ended, where that is not simply the end of the answer.  An answer that thinking left no
  * room for is a failure, not an empty success. */
 static int explain(const coli_result *r, const app_answer *a, const app_engine *engine,
-                   const char *full_hint)
+                   const app_settings *s, const char *full_hint)
 {
     const uint32_t n_ctx = coli_session_n_ctx(engine->session);
-    const bool only_thinking = a->any_thinking && !a->any_answer;
+    const bool only_thinking = !s->no_think && !a->any_answer; // maybe nothing that shows
     switch (r->stop) {
     case COLI_STOP_CANCELLED:
         return APP_INTERRUPTED;
     case COLI_STOP_LENGTH:
         if (only_thinking) break;
-        app_note("stopped after %u tokens, as -n says", r->n_generated);
+        app_note("stopped after %u token%s, as -n says", r->n_generated,
+                 r->n_generated == 1 ? "" : "s");
         return APP_OK;
     case COLI_STOP_CONTEXT:
         if (only_thinking) break;
         app_note("stopped: the context of %u tokens is full", n_ctx);
-        app_hint("%s", full_hint);
+        if (full_hint) app_hint("%s", full_hint);
         return APP_OK;
     case COLI_STOP_TOKEN:
     case COLI_STOP_NONE:
         if (!only_thinking) return APP_OK;
-        app_error("the model ended its turn while thinking: there is no answer");
+        app_error("the model ended its turn without an answer");
         return APP_FAILED;
     }
-    app_error("thinking took all %u tokens: there is no answer", r->n_generated);
+    if (r->n_generated == 1)
+        app_error("thinking took the one token: there is no answer");
+    else
+        app_error("thinking took all %u tokens: there is no answer", r->n_generated);
     if (r->stop == COLI_STOP_LENGTH)
         app_hint("a larger -n leaves room, --no-think answers at once");
-    else
+    else if (full_hint)
         app_hint("%s", full_hint);
     return APP_FAILED;
 }
@@ -54,14 +58,15 @@ int turn_say(coli_chat *chat, const app_engine *engine, const app_settings *s, c
     stopped |= app_interrupt_count() > 0;       // one that comes a moment late ends nothing else
     if (answer.write_failed) return APP_FAILED; // the end of the program says why
     if (stopped && (status == COLI_OK || status == COLI_E_CANCELLED)) {
+        if (result.n_generated) app_footer(&result);
         app_note("stopped");
         return APP_INTERRUPTED;
     }
     if (status != COLI_OK) {
         const int code = app_fail(status);
-        if (status == COLI_E_LIMIT) app_hint("%s", full_hint);
+        if (status == COLI_E_LIMIT && full_hint) app_hint("%s", full_hint);
         return code;
     }
     app_footer(&result);
-    return explain(&result, &answer, engine, full_hint);
+    return explain(&result, &answer, engine, s, full_hint);
 }

@@ -50,8 +50,10 @@ void app_range_text(const app_option *o, bool brief, char *out, size_t cap)
     case APP_CHOICE:
         choices_text(o->choices, out, cap);
         break;
-    case APP_FLAG:
     case APP_TEXT:
+        if (!brief) snprintf(out, cap, strcmp(o->arg, "FORMAT") == 0 ? "a format" : "a path");
+        break;
+    case APP_FLAG:
         break;
     }
 }
@@ -76,23 +78,25 @@ static void wrap(FILE *out, const char *text, int column)
     fputc('\n', out);
 }
 
-static void option_help(const app_option *o, FILE *out)
+static void option_help(const app_option *o, bool measuring, FILE *out)
 {
     const app_option_id id = (app_option_id)(o - app_options);
     char left[64], range[128], right[512];
+    const app_other_help *other = measuring ? app_measuring_help(id) : NULL;
+    const char *help = other ? other->help : o->help;
+    const char *otherwise = other ? other->otherwise : o->otherwise;
     snprintf(left, sizeof left, "  %s%s%s%s", app_dashes(o), o->name, o->arg ? " " : "",
              o->arg ? o->arg : "");
     app_range_text(o, true, range, sizeof range);
     const char *variable = app_variable_of(id);
-    size_t n = (size_t)snprintf(right, sizeof right, "%s", o->help);
+    size_t n = (size_t)snprintf(right, sizeof right, "%s", help);
     const char *separator = " (";
     if (*range) {
         n += (size_t)snprintf(right + n, sizeof right - n, "%s%s", separator, range);
         separator = "; ";
     }
-    if (o->otherwise) {
-        n +=
-            (size_t)snprintf(right + n, sizeof right - n, "%sdefault: %s", separator, o->otherwise);
+    if (otherwise) {
+        n += (size_t)snprintf(right + n, sizeof right - n, "%sdefault: %s", separator, otherwise);
         separator = "; ";
     }
     if (variable) {
@@ -113,7 +117,8 @@ static void command_help(const app_program *program, const app_command *c, FILE 
     if (c->text) fprintf(out, "\n%s", c->text);
     fprintf(out, "\nexamples:\n%s\noptions:\n", c->examples);
     for (uint32_t i = 0; i < APP_N_OPTION; i++)
-        if (app_options[i].commands & c->bit) option_help(&app_options[i], out);
+        if (app_options[i].commands & c->bit)
+            option_help(&app_options[i], c->bit == APP_QWEN36, out);
 }
 
 static void environment_help(FILE *out)
@@ -174,5 +179,6 @@ bool app_help(const app_program *program, const char *topic, FILE *out)
         command_help(program, c, out);
     else
         program_help(program, out);
+    if (out == stdout) app_flush();
     return true;
 }

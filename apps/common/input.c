@@ -21,7 +21,14 @@ static const char *name_of(const char *path)
     return strcmp(path, "-") == 0 ? "standard input" : path;
 }
 
-int app_read_all(const char *path, char **text, size_t *n_bytes)
+/* A read that failed: what cannot be read by its nature is a bad input. */
+static int fail_reading(const char *name, int reason)
+{
+    app_error("%s: %s", name, strerror(reason));
+    return reason == EISDIR ? APP_BAD : APP_FAILED;
+}
+
+int app_read_all(const char *path, size_t max_bytes, char **text, size_t *n_bytes)
 {
     *text = NULL;
     *n_bytes = 0;
@@ -33,14 +40,15 @@ int app_read_all(const char *path, char **text, size_t *n_bytes)
         if (cap - n < 2) data = app_realloc(data, cap = cap ? 2 * cap : 65536, 1);
         got = fread(data + n, 1, cap - n - 1, file);
         n += got;
-    } while (got > 0);
+    } while (got > 0 && n <= max_bytes);
     const bool failed = ferror(file);
     const int reason = errno;
     if (file != stdin) fclose(file);
-    if (failed) {
-        app_error("%s: %s", name_of(path), strerror(reason));
+    if (failed || n > max_bytes) {
         free(data);
-        return APP_FAILED;
+        if (failed) return fail_reading(name_of(path), reason);
+        app_error("%s: expected at most %zu MiB, found more", name_of(path), max_bytes >> 20);
+        return APP_BAD;
     }
     data[n] = 0;
     *text = data;
@@ -56,26 +64,48 @@ int app_lines_open(app_lines *l, const char *path)
 
 int app_lines_close(app_lines *l)
 {
-    const int failed = l->failed;
-    if (failed) app_error("%s: %s", l->name, strerror(failed));
+    int code = APP_OK;
+    if (l->failed) code = fail_reading(l->name, l->failed);
+    if (l->too_long) {
+        app_error("%s: line %llu: expected at most %zu MiB, found more", l->name,
+                  (unsigned long long)l->n_line + 1, APP_MAX_TEXT >> 20);
+        code = APP_BAD;
+    }
     if (l->file && l->file != stdin) fclose(l->file);
     free(l->line);
     *l = (app_lines){0};
-    return failed ? APP_FAILED : APP_OK;
+    return code;
+}
+
+/* getline with an end: false at the end of the file, where reading fails and where a line is too
+ * long. */
+static bool get_line(app_lines *l)
+{
+    size_t n = 0;
+    int c;
+    do {
+        c = getc_unlocked(l->file);
+        if (c == EOF) break;
+        if (n == APP_MAX_TEXT) {
+            l->too_long = true;
+            return false;
+        }
+        if (l->cap - n < 2) l->line = app_realloc(l->line, l->cap = l->cap ? 2 * l->cap : 256, 1);
+        l->line[n++] = (char)c;
+    } while (c != '\n');
+    if (ferror(l->file)) l->failed = errno;
+    if (n == 0 || l->failed) return false;
+    l->line[n] = 0;
+    l->n_bytes = n;
+    l->n_line++;
+    return true;
 }
 
 bool app_lines_next(app_lines *l)
 {
-    ssize_t n;
     do {
-        n = getline(&l->line, &l->cap, l->file);
-        if (n < 0) {
-            if (ferror(l->file) || !feof(l->file)) l->failed = errno;
-            return false;
-        }
-        l->n_line++;
-    } while (strspn(l->line, " \t\r\n") == (size_t)n);
-    l->n_bytes = (size_t)n;
+        if (!get_line(l)) return false;
+    } while (strspn(l->line, " \t\r\n") == l->n_bytes);
     return true;
 }
 
@@ -142,7 +172,7 @@ void app_json_line(json_t *value)
     char *text = app_json_text(value);
     json_decref(value);
     puts(text);
-    fflush(stdout);
+    app_flush();
     free(text);
 }
 
@@ -153,13 +183,20 @@ void app_json_error_line(const char *text)
     app_json_line(line);
 }
 
+void app_lines_error(const app_lines *l, const char *text)
+{
+    char *numbered = app_format("line %llu: %s", (unsigned long long)l->n_line, text);
+    app_json_error_line(numbered);
+    free(numbered);
+}
+
 int app_read_ids(const char *path, uint32_t n_vocab, int32_t **ids, size_t *n_ids)
 {
     *ids = NULL;
     *n_ids = 0;
     char *text;
     size_t n_bytes;
-    int code = app_read_all(path, &text, &n_bytes);
+    int code = app_read_all(path, APP_MAX_IDS, &text, &n_bytes);
     if (code != APP_OK) return code;
     const char *name = name_of(path);
     json_error_t error;

@@ -8,9 +8,13 @@
 #include <stdint.h>
 #include <stdio.h>
 
+/* The most that is read of one text, or one line.  A file of ids holds what a context could. */
+#define APP_MAX_TEXT ((size_t)256 << 20)
+#define APP_MAX_IDS  ((size_t)32 << 20)
+
 /* All of a file ("-": standard input) into new memory (free), NUL-terminated.  An exit code;
- * messages name the file. */
-int app_read_all(const char *path, char **text, size_t *n_bytes);
+ * messages name the file.  More than max_bytes, whole MiB, is an error. */
+int app_read_all(const char *path, size_t max_bytes, char **text, size_t *n_bytes);
 
 /* The lines of a file that are not blank, one after another. */
 typedef struct app_lines {
@@ -21,6 +25,7 @@ typedef struct app_lines {
     uint64_t n_line; // of the last line, from 1
     char error[256]; // why that line is no JSON object
     int failed;      // errno of the read that failed
+    bool too_long;   // the line after it has more than APP_MAX_TEXT bytes
 } app_lines;
 
 int app_lines_open(app_lines *l, const char *path); // "-": standard input; an exit code
@@ -30,8 +35,7 @@ bool app_lines_next(app_lines *l);
 bool app_lines_next_object(app_lines *l, json_t **object);
 /* Fill `error`: what jansson says about the line, or, with NULL, that it is no object. */
 void app_lines_blame(app_lines *l, const json_error_t *error);
-/* The exit code of reading: APP_FAILED, with a message, where the file could not be read to its
- * end. */
+/* The exit code of reading, with a message where the file could not be read to its end. */
 int app_lines_close(app_lines *l);
 
 /* A string of any bytes; those that are no UTF-8 become U+FFFD. */
@@ -43,6 +47,9 @@ char *app_json_text(const json_t *value);
 void app_json_line(json_t *value);
 /* {"error": "text"} as such a line. */
 void app_json_error_line(const char *text);
+
+/* The same with the number of the last line in front. */
+void app_lines_error(const app_lines *l, const char *text);
 
 /* The ids in a file: a JSON array, or an object with the array "ids".  New memory (free).  An exit
  * code. */

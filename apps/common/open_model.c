@@ -1,6 +1,7 @@
 /* open_model.c - see open_model.h. */
 #include "open_model.h"
 
+#include <dirent.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -42,13 +43,15 @@ static bool beside_program(const char *relative, char *out, size_t cap)
 int app_model_dir(const app_settings *s, char *dir, size_t cap)
 {
     if (s->model) {
+        if (!*s->model) {
+            app_error("the path of the model is empty");
+            return APP_BAD;
+        }
         if ((size_t)snprintf(dir, cap, "%s", s->model) < cap) return APP_OK;
         app_error("--model: the path is longer than %zu bytes", cap - 1);
         return APP_BAD;
     }
-    /* In the build tree programs are in build/bin; installed ones in PREFIX/bin, wherever PREFIX is
-     * now. */
-    if (beside_program("../../" SHIPPED, dir, cap) && is_dir(dir)) return APP_OK;
+    /* Programs are in PREFIX/bin, wherever PREFIX is now; a build tree is such a one. */
     if (beside_program("../share/coli/" SHIPPED, dir, cap) && is_dir(dir)) return APP_OK;
     if ((size_t)snprintf(dir, cap, "%s", COLI_DATADIR "/" SHIPPED) < cap && is_dir(dir))
         return APP_OK;
@@ -81,6 +84,60 @@ static bool is_checkpoint(const char *dir)
     return false;
 }
 
+/* The model says how long a context may be; the message says who asked for more. */
+static int check_ctx(const app_settings *s, const coli_model *model)
+{
+    coli_model_info info = {.struct_size = sizeof info};
+    if (coli_model_get_info(model, &info) != COLI_OK || s->ctx <= info.n_ctx_max) return APP_OK;
+    const bool variable = s->from[APP_OPT_CTX] == APP_FROM_ENVIRONMENT;
+    app_error("%s: the model was made for at most %u tokens, found %u",
+              variable ? "environment variable CTX" : "--ctx", info.n_ctx_max, s->ctx);
+    return APP_BAD;
+}
+
+bool app_can_grow(const app_engine *engine)
+{
+    coli_model_info info = {.struct_size = sizeof info};
+    return coli_model_get_info(engine->model, &info) == COLI_OK &&
+           coli_session_n_ctx(engine->session) < info.n_ctx_max;
+}
+
+/* What a model or a checkpoint is made of. */
+static bool is_part(const char *name)
+{
+    static const char *const ends[] = {".coli", ".json", ".safetensors", ".jinja"};
+    const char *end = strrchr(name, '.');
+    for (int i = 0; end && i < 4; i++)
+        if (strcmp(end, ends[i]) == 0) return true;
+    return false;
+}
+
+/* Nothing that could be read as such, or a directory with a part that is no file. */
+static bool is_no_file(const char *path, bool is_directory)
+{
+    struct stat st;
+    if (stat(path, &st) != 0) return true;
+    if (!is_directory) return !S_ISREG(st.st_mode);
+    DIR *dir = opendir(path);
+    bool none = !dir;
+    for (const struct dirent *entry; !none && (entry = readdir(dir));) {
+        char part[PATH_MAX];
+        if (!is_part(entry->d_name) ||
+            (size_t)snprintf(part, sizeof part, "%s/%s", path, entry->d_name) >= sizeof part)
+            continue;
+        none = stat(part, &st) != 0 || !S_ISREG(st.st_mode);
+    }
+    if (dir) closedir(dir);
+    return none;
+}
+
+int app_fail_reading(coli_status status, const char *path, bool is_directory)
+{
+    const int code = app_fail(status);
+    if (status == COLI_E_NUMERIC) return APP_BAD;
+    return status == COLI_E_IO && is_no_file(path, is_directory) ? APP_BAD : code;
+}
+
 int app_open(const app_settings *s, bool with_session, app_engine *out)
 {
     *out = (app_engine){0};
@@ -90,12 +147,16 @@ int app_open(const app_settings *s, bool with_session, app_engine *out)
     const coli_model_opts model_opts = {
         .struct_size = sizeof model_opts, .n_threads = s->threads, .isa = s->isa};
     coli_status status = coli_model_open(dir, &model_opts, &out->model);
+    if (status == COLI_OK && check_ctx(s, out->model) != APP_OK) {
+        app_close(out);
+        return APP_BAD;
+    }
     const coli_session_opts session_opts = {
         .struct_size = sizeof session_opts, .n_ctx = s->ctx, .n_chunk = s->chunk};
     if (status == COLI_OK && with_session)
         status = coli_session_create(out->model, &session_opts, &out->session);
     if (status == COLI_OK) return APP_OK;
-    const int failed = app_fail(status);
+    const int failed = out->model ? app_fail(status) : app_fail_reading(status, dir, true);
     if (status == COLI_E_NOTFOUND && is_checkpoint(dir))
         app_hint("that is a Hugging Face checkpoint: `coli convert %s OUT` makes a container of it",
                  dir);
@@ -168,7 +229,7 @@ void app_banner(const app_engine *engine)
     char all[32], active[32];
     app_count_text(info.n_param, all, sizeof all);
     app_count_text(info.n_param_active, active, sizeof active);
-    app_note("%s · %s parameters, %s active · context %u · %u thread%s · %s", info.name, all,
-             active, coli_session_n_ctx(engine->session), info.n_threads,
-             info.n_threads == 1 ? "" : "s", info.isa);
+    app_note("%s · %s weights, %s active · context %u · %u thread%s · %s", info.name, all, active,
+             coli_session_n_ctx(engine->session), info.n_threads, info.n_threads == 1 ? "" : "s",
+             info.isa);
 }

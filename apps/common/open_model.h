@@ -23,6 +23,13 @@ int app_model_argument(const app_settings *s, const char *command, app_settings 
 int app_open(const app_settings *s, bool with_session, app_engine *out);
 void app_close(app_engine *engine);
 
+/* Whether the model goes further than this session: --ctx N would help. */
+bool app_can_grow(const app_engine *engine);
+
+/* app_fail for a file, or a directory of a model or a checkpoint, that was to be read: also APP_BAD
+ * where what stands there is no file, and where a number in one is out of range. */
+int app_fail_reading(coli_status status, const char *path, bool is_directory);
+
 /* The model's tokenizer; an exit code, with a message printed, when it has none. */
 int app_tokenizer(const app_engine *engine, const coli_tokenizer **out);
 /* coli_tokenize into new memory (free). */
@@ -32,7 +39,7 @@ coli_status app_tokenize(const coli_tokenizer *tokenizer, const char *text, size
 /* The model's way of sampling with what the settings change. */
 coli_status app_sampling(const app_settings *s, const coli_model *model, coli_sampling *out);
 
-/* `hummingbird · 22.2 M parameters, 4.0 M active · context 4096 · 2 threads · avx512` on stderr. */
+/* `hummingbird · 22.2 M weights, 4.0 M active · context 4096 · 2 threads · avx512` on stderr. */
 void app_banner(const app_engine *engine);
 
 /* "22.2 M", "35.1 B". */

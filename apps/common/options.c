@@ -131,7 +131,7 @@ static bool take_value(const app_option *o, const char *text, app_settings *s)
         return true;
     case APP_TEXT:
         *(const char **)field = text;
-        return true;
+        return *text || strcmp(o->arg, "TEXT") == 0; // no path and no format is empty
     case APP_CHOICE:
         *(const char **)field = text;
         return is_choice(o->choices, text);
@@ -385,8 +385,10 @@ int app_main(const app_program *program, int argc, char **argv)
     }
     if (s.version) {
         printf("%s %s\n", program->name, coli_version());
+        app_flush();
         return APP_OK;
     }
+    if (!c && argc == 1) return app_help(program, NULL, stderr), APP_BAD;
     if (s.help || !c) return app_help(program, c ? c->name : NULL, stdout) ? APP_OK : APP_BAD;
     if (s.n_arg < c->min_arg || s.n_arg > c->max_arg) {
         if (s.n_arg > c->max_arg)

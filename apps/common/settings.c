@@ -19,7 +19,7 @@ const app_option app_options[APP_N_OPTION] = {
         COMPUTE | APP_CONVERT, "compute threads"},
     [APP_OPT_ISA] = {"isa", "NAME", APP_CHOICE, FIELD(isa), 0, 0, "scalar|avx2|avx512", "the best there is",
         COMPUTE, "instruction set of the kernels; all give the same bytes"},
-    [APP_OPT_CTX] = {"ctx", "N", APP_U32, FIELD(ctx), 0, 16777216, NULL,
+    [APP_OPT_CTX] = {"ctx", "N", APP_U32, FIELD(ctx), 0, 1048576, NULL,
         "0, what the model was made for, at most 32768", COMPUTE, "most tokens of a conversation"},
     [APP_OPT_CHUNK] = {"chunk", "N", APP_U32, FIELD(chunk), 0, 4096, NULL, "0, the library's choice",
         COMPUTE, "most prompt tokens computed together; the answer is the same with any"},
@@ -33,8 +33,8 @@ const app_option app_options[APP_N_OPTION] = {
     [APP_OPT_NO_HISTORY] = {"no-history", NULL, APP_FLAG, FIELD(no_history), 0, 0, NULL, NULL, APP_CHAT,
         "neither read nor write the file of lines typed earlier"},
 
-    [APP_OPT_N] = {"n", "N", APP_U32, FIELD(n), 0, 16777216, NULL, NULL, COMPUTE,
-        "most tokens of one answer, thinking included; 0: to the end of the context"},
+    [APP_OPT_N] = {"n", "N", APP_U32, FIELD(n), 0, 16777216, NULL, "0, to the end of the context", COMPUTE,
+        "most tokens of one answer, thinking included"},
     [APP_OPT_TEMP] = {"temp", "T", APP_F32, FIELD(temp), 0, 100, NULL, "the model's", GENERATE | APP_INFO,
         "temperature; 0 takes the likeliest token"},
     [APP_OPT_TOP_K] = {"top-k", "K", APP_U32, FIELD(top_k), 0, 16777216, NULL, "the model's",
@@ -88,6 +88,12 @@ const app_option app_options[APP_N_OPTION] = {
     [APP_OPT_VERSION] = {"version", NULL, APP_FLAG, FIELD(version), 0, 0, NULL, NULL, ALL, "the version"},
 };
 
+static const app_other_help measuring_help[] = {
+    {APP_OPT_CTX, "most tokens of a text, with those made after it",
+        "0, what the model was made for, at most 32768"},
+    {APP_OPT_N, "how many tokens to make; 0: to the end of the context", "64, none with --dump-logits"},
+};
+
 #define LATER APP_N_OPTION
 
 const app_variable app_variables[] = {
@@ -131,3 +137,10 @@ const app_variable app_system_variables[] = {
 };
 const uint32_t app_n_system_variable = sizeof app_system_variables / sizeof *app_system_variables;
 // clang-format on
+
+const app_other_help *app_measuring_help(app_option_id id)
+{
+    for (size_t i = 0; i < sizeof measuring_help / sizeof *measuring_help; i++)
+        if (measuring_help[i].option == id) return &measuring_help[i];
+    return NULL;
+}

@@ -108,6 +108,14 @@ typedef struct app_option {
 
 extern const app_option app_options[APP_N_OPTION];
 
+/* What an option is to people who measure, where that is something else; or NULL. */
+typedef struct app_other_help {
+    app_option_id option;
+    const char *help, *otherwise;
+} app_other_help;
+
+const app_other_help *app_measuring_help(app_option_id id);
+
 /* Environment variables of the field.  option APP_N_OPTION: known, but nothing reads it yet. */
 typedef struct app_variable {
     const char *name;

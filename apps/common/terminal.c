@@ -14,6 +14,7 @@
 #include "text.h"
 
 static const char *program_name = "coli";
+static int stdout_error; // errno of the first write to stdout that failed
 
 /* ---- Ctrl-C -------------------------------------------------------------------------------- */
 
@@ -94,9 +95,20 @@ uint32_t app_interrupts(void)
 
 /* ---- start and end ------------------------------------------------------------------------- */
 
+/* The first file opened would take a closed stream's number, and messages would go into it.
+ * stdin is empty then, stderr swallows; stdout is not writable, so that losing results is an error.
+ */
+static void open_standard_streams(void)
+{
+    for (int fd = 0; fd <= STDERR_FILENO; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && errno == EBADF)
+            open("/dev/null", fd == STDERR_FILENO ? O_WRONLY : O_RDONLY); // the lowest free one: fd
+}
+
 void app_terminal_init(const char *program)
 {
     program_name = program;
+    open_standard_streams();
     /* Text is UTF-8 whatever the user's language; numbers keep their decimal point. */
     if (!setlocale(LC_CTYPE, "C.UTF-8") && !setlocale(LC_CTYPE, "en_US.UTF-8"))
         setlocale(LC_CTYPE, "");
@@ -106,6 +118,7 @@ void app_terminal_init(const char *program)
     action.sa_handler =
         SIG_IGN; // a write to a closed pipe fails instead, and the work ends in order
     sigaction(SIGPIPE, &action, NULL);
+    sigaction(SIGXFSZ, &action, NULL); // so does one past the limit on file sizes
 }
 
 const char *app_program_name(void)
@@ -113,14 +126,21 @@ const char *app_program_name(void)
     return program_name;
 }
 
+bool app_flush(void)
+{
+    if (fflush(stdout) == 0 && !ferror(stdout)) return true;
+    if (!stdout_error) stdout_error = errno;
+    return false;
+}
+
 int app_terminal_finish(int code)
 {
-    if (fflush(stdout) == 0 && !ferror(stdout)) return code;
-    if (errno == EPIPE) {
+    if (app_flush()) return code;
+    if (stdout_error == EPIPE) {
         signal(SIGPIPE, SIG_DFL);
         raise(SIGPIPE);
     }
-    app_error("cannot write to stdout: %s", strerror(errno));
+    app_error("cannot write to stdout: %s", strerror(stdout_error));
     return code ? code : APP_FAILED;
 }
 
@@ -159,11 +179,12 @@ void app_line(FILE *stream, const char *fmt, ...)
     va_start(args, fmt);
     vline(stream, "", fmt, args, "\n");
     va_end(args);
+    if (stream == stdout && ferror(stdout)) app_flush();
 }
 
 void app_verror(const char *fmt, va_list args)
 {
-    fflush(stdout);
+    app_flush();
     fprintf(stderr, "%s: ", program_name);
     vline(stderr, "", fmt, args, "\n");
 }
@@ -186,9 +207,9 @@ void app_hint(const char *fmt, ...)
 
 void app_note(const char *fmt, ...)
 {
+    app_flush(); // first: isatty changes errno
     const bool colour = app_colour(stderr);
     va_list args;
-    fflush(stdout);
     va_start(args, fmt);
     vline(stderr, colour ? "\033[2m" : "", fmt, args, colour ? "\033[0m\n" : "\n");
     va_end(args);
@@ -246,7 +267,7 @@ static bool put_text(FILE *stream, const char *text, size_t n)
 {
     const bool put = isatty(fileno(stream)) ? app_put_shown(stream, text, n, "\n\t")
                                             : fwrite(text, 1, n, stream) == n;
-    return fflush(stream) == 0 && put;
+    return (stream == stdout ? app_flush() : fflush(stream) == 0) && put;
 }
 
 static void end_thinking(app_answer *a)
@@ -288,7 +309,7 @@ void app_answer_end(app_answer *a)
     end_thinking(a);
     if (a->line_open_out && !a->write_failed) fputc('\n', stdout);
     a->line_open_out = false;
-    if (fflush(stdout) != 0) a->write_failed = true;
+    if (!app_flush()) a->write_failed = true;
 }
 
 void app_footer(const coli_result *r)

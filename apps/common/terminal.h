@@ -18,13 +18,17 @@ enum {
     APP_INTERRUPTED = 130 // Ctrl-C
 };
 
-/* First thing in main: locale, signals, the name in front of every message. */
+/* First thing in main, before anything opens a file: standard streams, locale, signals, the name in
+ * front of every message. */
 void app_terminal_init(const char *program);
 const char *app_program_name(void);
 
 /* Last thing in main: whether all of stdout was written.  A reader that went away ends the process
  * by SIGPIPE, quietly, as a shell expects. */
 int app_terminal_finish(int code);
+/* Flush stdout; false when it takes no more.  Call this after what is printed there: the reason of
+ * a failure is known right after it alone. */
+bool app_flush(void);
 
 /* One line of text for the eye.  What it quotes from files, names and the environment cannot drive
  * a terminal or fake a second line: control characters are shown, newlines too (app_put_shown). */

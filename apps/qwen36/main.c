@@ -67,7 +67,7 @@ static int dump(const pass *p, const char *path)
     };
     const coli_status status = coli_write_safetensors(path, tensors, 3);
     if (status != COLI_OK) return app_fail(status);
-    app_note("%s: %u rows", path, p->n);
+    app_note("%s: %u row%s", path, p->n, p->n == 1 ? "" : "s");
     return APP_OK;
 }
 
@@ -136,6 +136,7 @@ static void print_ids(const int32_t *ids, uint32_t n)
     putchar('[');
     for (uint32_t i = 0; i < n; i++) printf("%s%d", i ? ", " : "", ids[i]);
     puts("]");
+    app_flush();
 }
 
 static int print_text(const app_engine *engine, const int32_t *ids, uint32_t n)
@@ -173,7 +174,8 @@ static int continue_from(const app_settings *s, app_engine *engine, pass *p)
         coli_session_n_ctx(engine->session) - coli_session_pos(engine->session) + 1;
     uint32_t n = s->dump_logits ? 0 : DEFAULT_N;
     if (app_given(s, APP_OPT_N)) n = s->n ? s->n : room;
-    if (n > room) n = room;
+    const bool cut = n > room;
+    if (cut) n = room;
     int32_t *made = app_alloc(n ? n : 1, sizeof *made);
     const coli_status status = continue_greedily(s, engine, &p->info, made, n, &r);
     if (status != COLI_OK)
@@ -183,6 +185,10 @@ static int continue_from(const app_settings *s, app_engine *engine, pass *p)
     else
         print_ids(made, r.n_generated);
     if (code == APP_OK) app_footer(&r);
+    if (code == APP_OK && cut && r.n_generated == room) {
+        app_note("stopped: the context of %u tokens is full", coli_session_n_ctx(engine->session));
+        if (app_can_grow(engine)) app_hint("--ctx N makes a longer one");
+    }
     if (code == APP_OK && app_interrupts()) code = APP_INTERRUPTED;
     free(made);
     return code;
@@ -206,7 +212,7 @@ static int teacher_force(const app_settings *s, app_engine *engine, pass *p)
     json_t *root = json_object();
     json_object_set_new(root, "ids", json_integer(p->n));
     json_object_set_new(root, "scored", json_integer(p->n - 1));
-    json_object_set_new(root, "nll", json_real(p->n > 1 ? p->nll / (p->n - 1) : 0));
+    json_object_set_new(root, "nll", p->n > 1 ? json_real(p->nll / (p->n - 1)) : json_null());
     json_object_set_new(root, "same", json_integer(n_same));
     json_object_set_new(root, "argmax", argmax);
     app_json_line(root);
@@ -226,7 +232,7 @@ static int read_prompt_ids(const char *path, const app_engine *engine, int32_t *
     }
     char *text;
     size_t n_bytes;
-    code = app_read_all(path, &text, &n_bytes);
+    code = app_read_all(path, APP_MAX_TEXT, &text, &n_bytes);
     if (code != APP_OK) return code;
     const coli_status status = app_tokenize(tok, text, n_bytes, false, ids, n);
     free(text);
@@ -250,7 +256,7 @@ static int measure_ids(const app_settings *s, app_engine *engine)
     if (code == APP_OK && n > n_ctx) {
         app_error("%s: %zu tokens do not fit the context of %u",
                   s->prompt_file ? s->prompt_file : path, n, n_ctx);
-        app_hint("--ctx N makes a longer one, as far as the model goes");
+        if (app_can_grow(engine)) app_hint("--ctx N makes a longer one");
         code = APP_FAILED;
     }
     if (code == APP_OK) {
@@ -269,7 +275,14 @@ static int run(const app_settings *s)
     if (n_input != 1)
         return app_usage(NULL, "%s --prompt-file, --ids, --teacher-force and --ppl",
                          n_input ? "give only one of" : "give one of");
+    const char *fixed = s->ppl ? "--ppl" : s->teacher_force ? "--teacher-force" : NULL;
     if (s->ppl && s->dump_logits) return app_usage(NULL, "--dump-logits does not go with --ppl");
+    if (fixed && s->from[APP_OPT_N] == APP_FROM_COMMAND_LINE) // NGEN may stay set
+        return app_usage(NULL, "-n does not go with %s, which makes no tokens", fixed);
+    if (fixed && s->stop)
+        return app_usage(NULL, "--stop does not go with %s, which makes no tokens", fixed);
+    if (s->dump_logits && strcmp(s->dump_logits, "-") == 0)
+        return app_usage(NULL, "--dump-logits: a dump is a file, it cannot go to stdout");
     if (s->json && !s->ppl)
         return app_usage(NULL, "--json goes with --ppl; the others print JSON anyway");
     if (s->dump_logits && access(s->dump_logits, F_OK) == 0) { // known before hours of work

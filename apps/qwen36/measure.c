@@ -46,9 +46,10 @@ static void add_score(score *to, const score *what)
     to->n_text++;
 }
 
+/* There must be a token that was scored. */
 static double mean(const score *s)
 {
-    return s->n_token ? s->nll / (double)s->n_token : 0;
+    return s->nll / (double)s->n_token;
 }
 
 typedef struct scores {
@@ -110,16 +111,19 @@ static json_t *score_json(const score *s)
 {
     json_t *o = json_object();
     json_object_set_new(o, "tokens", json_integer((json_int_t)s->n_token));
-    json_object_set_new(o, "nll", json_real(mean(s)));
-    json_object_set_new(o, "ppl", json_real(exp(mean(s))));
+    json_object_set_new(o, "nll", s->n_token ? json_real(mean(s)) : json_null());
+    json_object_set_new(o, "ppl", s->n_token ? json_real(exp(mean(s))) : json_null());
     return o;
 }
 
 static void print_score(const char *kind, const char *name, const score *s)
 {
-    app_line(stdout, "%-6s %-16s %8llu tokens  nll %.5f  ppl %.4f", kind, name,
-             (unsigned long long)s->n_token, mean(s), exp(mean(s)));
-    fflush(stdout);
+    char *numbers = s->n_token ? app_format("nll %.5f  ppl %.4f", mean(s), exp(mean(s)))
+                               : app_format("nll -  ppl -");
+    app_line(stdout, "%-6s %-16s %8llu token%s  %s", kind, name, (unsigned long long)s->n_token,
+             s->n_token == 1 ? " " : "s", numbers);
+    app_flush();
+    free(numbers);
 }
 
 /* One object of the file; an exit code. */
@@ -138,9 +142,12 @@ static int score_object(const app_settings *s, app_engine *engine, uint32_t n_vo
     score one;
     const coli_status status = score_text(engine, n_vocab, text, &one);
     if (status != COLI_OK) {
-        if (status != COLI_E_CANCELLED)
-            app_note("%s: line %llu:", l->name, (unsigned long long)l->n_line);
-        return app_fail(status);
+        if (status == COLI_E_CANCELLED) return app_fail(status);
+        app_error("%s: line %llu: %s", l->name, (unsigned long long)l->n_line,
+                  coli_error_message());
+        if (status == COLI_E_LIMIT && app_can_grow(engine))
+            app_hint("--ctx N makes a longer context");
+        return app_exit_code(status);
     }
     const char *topic_name = topic ? json_string_value(topic) : NULL;
     add_score(&all->all, &one);
@@ -203,7 +210,8 @@ int measure_perplexity(const app_settings *s, app_engine *engine)
     if (code == APP_OK) {
         print_sums(s, &all);
         const double elapsed = app_clock_s() - start_s;
-        app_note("%llu texts in %.1f s", (unsigned long long)all.all.n_text, elapsed);
+        app_note("%llu text%s in %.1f s", (unsigned long long)all.all.n_text,
+                 all.all.n_text == 1 ? "" : "s", elapsed);
     }
     for (size_t i = 0; i < all.n_topic; i++) free(all.topics[i].topic);
     free(all.topics);

@@ -150,6 +150,7 @@ T_TEST(ctrl_c_stops_the_answer_and_keeps_the_conversation)
     wait_for(&t, "\033[2m"); // it thinks, dimmed
     type(&t, "\003");
     wait_for(&t, "\033[0m");
+    wait_for(&t, " tok · "); // how far it came
     wait_for(&t, "stopped");
     wait_for(&t, "> ");
     type(&t, ":reset\r");
@@ -157,6 +158,95 @@ T_TEST(ctrl_c_stops_the_answer_and_keeps_the_conversation)
     wait_for(&t, "> ");
     type(&t, ":quit\r");
     T_EQ(end(&t), 0);
+}
+
+/* An answer that goes on until it is stopped. */
+static void start_babbling(terminal *t)
+{
+    start(t, NULL,
+          LIST("chat", "--no-history", "--temp", "100", "--top-k", "0", "--top-p", "1", "--seed",
+               "1", "--model", MODEL));
+    wait_for(t, "> ");
+    type(t, "Tell me a story.\r");
+    wait_for(t, "\033[2m");
+    wait_for(t, "\033[2m"); // past the dimmed first lines
+}
+
+T_TEST(ctrl_c_twice_during_an_answer_leaves)
+{
+    T_BEGIN;
+    static terminal t;
+    /* as fast as fingers are (the system makes one signal of two at the same moment), and the second
+     * when the prompt is there again */
+    for (int slowly = 0; slowly < 2; slowly++) {
+        start_babbling(&t);
+        type(&t, "\003");
+        if (slowly) {
+            wait_for(&t, "stopped");
+            wait_for(&t, "> ");
+        } else {
+            usleep(5000);
+        }
+        type(&t, "\003");
+        T_EQ(end(&t), 130);
+        T_TRUE(!has(t.seen, "again leaves"));
+    }
+    /* much later it is the first of two */
+    start_babbling(&t);
+    type(&t, "\003");
+    wait_for(&t, "stopped");
+    wait_for(&t, "> ");
+    usleep(2100 * 1000);
+    type(&t, "\003");
+    wait_for(&t, "again leaves");
+    wait_for(&t, "> ");
+    type(&t, "\003");
+    T_EQ(end(&t), 130);
+}
+
+T_TEST(two_chats_share_a_history)
+{
+    T_BEGIN;
+    static terminal one, two;
+    char variable[128], history[128];
+    snprintf(variable, sizeof variable, "XDG_STATE_HOME=%s/shared", scratch);
+    snprintf(history, sizeof history, "%s/shared/coli/history", scratch);
+    const char *const *args = LIST("chat", "--model", MODEL);
+    start(&one, LIST(variable), args);
+    start(&two, LIST(variable), args);
+    wait_for(&one, "> ");
+    wait_for(&two, "> ");
+    for (int i = 0; i < 2; i++) {
+        type(&one, i ? ":one2\r" : ":one1\r");
+        wait_for(&one, "hint: ");
+        wait_for(&one, "> ");
+        type(&two, i ? ":two2\r" : ":two1\r");
+        wait_for(&two, "hint: ");
+        wait_for(&two, "> ");
+    }
+    type(&two, "\004");
+    T_EQ(end(&two), 0);
+    type(&one, "\004");
+    T_EQ(end(&one), 0);
+    size_t n;
+    char *lines = slurp(history, &n);
+    T_TRUE(has(lines, ":one1\n:two1\n:one2\n:two2\n"));
+    free(lines);
+
+    /* what something else wrote there stays */
+    static const char precious[] = "not to be lost\n";
+    spill(history, precious, strlen(precious));
+    start(&one, LIST(variable), args);
+    wait_for(&one, "not a history of this program");
+    wait_for(&one, "> ");
+    type(&one, ":lost\r");
+    wait_for(&one, "> ");
+    type(&one, "\004");
+    T_EQ(end(&one), 0);
+    T_EQ(count(one.seen, "not remembered"), 1);
+    lines = slurp(history, &n);
+    T_STR(lines, precious);
+    free(lines);
 }
 
 T_TEST(ctrl_c_ends_a_run)
@@ -205,6 +295,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(typed_chat),
         cmocka_unit_test(ctrl_c_stops_the_answer_and_keeps_the_conversation),
+        cmocka_unit_test(ctrl_c_twice_during_an_answer_leaves),
+        cmocka_unit_test(two_chats_share_a_history),
         cmocka_unit_test(ctrl_c_ends_a_run),
         cmocka_unit_test(ctrl_c_leaves_a_paste_that_never_ends),
     };

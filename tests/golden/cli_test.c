@@ -1,6 +1,7 @@
 /* cli_test.c - the programs as a person or a script meets them: arguments in, text and exit code
  * out. The model is the shipped one. */
 #include <jansson.h>
+#include <sys/resource.h>
 
 #include "programs.h"
 
@@ -57,6 +58,15 @@ static const usage_case usage_cases[] = {
     {"coli", {"run", "--no-think=yes", "x"}, NULL, 2, "takes no value"},
     {"coli", {"run", "--system"}, NULL, 2, "--system needs a value"},
     {"coli", {"run", "--system", "--no-think"}, NULL, 2, "write --system=--no-think"},
+    {"coli", {"run", "--model", "", "x"}, NULL, 2, "--model: expected a path, found \"\""},
+    {"coli", {"info", ""}, NULL, 2, "the path of the model is empty"},
+    {"coli", {"run", "--ctx", "1048577", "x"}, NULL, 2, "from 0 to 1048576"},
+    {"coli", {"run", "--ctx", "5000", "x"}, NULL, 2, "--ctx: the model was made for at most 4096"},
+    {"coli",
+     {"run", "x"},
+     "CTX=99999",
+     2,
+     "environment variable CTX: the model was made for at most 4096 tokens, found 99999"},
     {"coli", {"run"}, NULL, 2, "the prompt is empty"},
     {"coli", {"run", "  "}, NULL, 2, "the prompt is empty"},
     {"coli", {"info", "a", "b"}, NULL, 2, "unexpected argument \"b\""},
@@ -70,8 +80,33 @@ static const usage_case usage_cases[] = {
     {"coli", {"info", "/nonexistent"}, NULL, 2, "coli: /nonexistent/"},
     {"coli", {"verify", "/nonexistent"}, NULL, 2, "coli: /nonexistent/"},
     {"coli", {"info", TINY}, NULL, 2, "`coli convert " TINY " OUT` makes a container"},
-    {"coli", {"convert", "/nonexistent", "/nonexistent-out"}, NULL, 2, "/nonexistent"},
-    {"coli", {"convert", TINY, "/proc/nowhere", "--experts", "int5"}, NULL, 2, "int5"},
+    {"coli",
+     {"convert", "/nonexistent", "/nonexistent-out"},
+     NULL,
+     2,
+     "coli: /nonexistent: No such file or directory\n"},
+    {"coli", {"convert", MODEL "/model.coli", "/nonexistent-out"}, NULL, 2, "Not a directory"},
+    {"coli", {"convert", "", "x"}, NULL, 2, "the path SRC is empty"},
+    {"coli", {"convert", TINY, ""}, NULL, 2, "the path OUT is empty"},
+    {"coli",
+     {"convert", TINY, "/proc/nowhere", "--experts", "INT4"},
+     NULL,
+     2,
+     "--experts: expected int4"},
+    {"coli",
+     {"convert", TINY, "/proc/nowhere", "--trunk", "int8-g65-f16"},
+     NULL,
+     2,
+     "--trunk: expected int4, int8, bf16, f32 or, in full, int{4,8}-{g64,g32,row}-{f16,f32}, found "
+     "\"int8-g65-f16\""},
+    {"coli",
+     {"convert", TINY, "/proc/nowhere", "--trunk", ""},
+     NULL,
+     2,
+     "--trunk: expected a format"},
+    {"coli", {"info", "/etc/passwd"}, NULL, 2, "Not a directory"},
+    {"coli", {"info", "/"}, NULL, 2, "coli: /model.coli"},
+    {"coli", {"tokenize", "--tokenizer", "/", "x"}, NULL, 2, "coli: /: not a regular file"},
     {"coli",
      {"convert", TINY, "/proc/nowhere", "--group", "32", "--experts", "int4-g64-f16"},
      NULL,
@@ -96,6 +131,10 @@ static const usage_case usage_cases[] = {
     {"qwen36", {NULL}, NULL, 2, "give one of"},
     {"qwen36", {"--ids", "a", "--ppl", "b"}, NULL, 2, "give only one of"},
     {"qwen36", {"--ppl", "a", "--dump-logits", "b"}, NULL, 2, "does not go with"},
+    {"qwen36", {"--ppl", "a", "-n", "1"}, NULL, 2, "-n does not go with --ppl"},
+    {"qwen36", {"--ppl", "a", "--stop"}, NULL, 2, "--stop does not go with --ppl"},
+    {"qwen36", {"--teacher-force", "a", "-n1"}, NULL, 2, "-n does not go with --teacher-force"},
+    {"qwen36", {"--ids", "a", "--dump-logits", "-"}, NULL, 2, "a dump is a file"},
     {"qwen36", {"--model", MODEL, "--ids", "/nonexistent"}, NULL, 2, "/nonexistent: No such file"},
     {"qwen36", {"--model", MODEL, "--ppl", "/dev/null"}, NULL, 2, "there is no text in it"},
     {"qwen36", {"--model", MODEL, "--prompt-file", "/dev/null"}, NULL, 2, "the text is empty"},
@@ -125,7 +164,6 @@ T_TEST(version_and_help_go_to_stdout)
     } cases[] = {
         {"coli", {"--version"}, "coli 0."},
         {"qwen36", {"--version"}, "qwen36 0."},
-        {"coli", {NULL}, "commands:"},
         {"coli", {"--help"}, "commands:"},
         {"coli", {"help"}, "commands:"},
         {"coli", {"run", "--help"}, "usage: coli run"},
@@ -225,6 +263,105 @@ T_TEST(a_directory_may_have_any_name)
     forget(&o);
 }
 
+T_TEST(coli_alone_explains_itself_and_fails)
+{
+    T_BEGIN;
+    outcome o = run_with("coli", "", 0, NULL, LIST(NULL));
+    EXPECT(o, o.code == 2 && o.n_out == 0 && has(o.err, "commands:"));
+    forget(&o);
+}
+
+T_TEST(input_without_an_end_is_refused)
+{
+    T_BEGIN;
+    static const struct {
+        const char *program, *args[5], *err;
+    } cases[] = {
+        {"coli", {"run", "-"}, "standard input: expected at most 256 MiB, found more\n"},
+        {"coli", {"tokenize"}, "standard input: expected at most 256 MiB, found more\n"},
+        {"coli",
+         {"render", "--jsonl"},
+         "standard input: line 1: expected at most 256 MiB, found more\n"},
+        {"coli", {"chat"}, "standard input: line 1: expected at most 256 MiB, found more\n"},
+        {"qwen36",
+         {"--model", MODEL, "--ids", "-"},
+         "standard input: expected at most 32 MiB, found more\n"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        outcome o = run_from(cases[i].program, "/dev/zero", NULL, cases[i].args);
+        EXPECT(o, o.code == 2 && o.n_out == 0 && has(o.err, cases[i].err));
+        forget(&o);
+    }
+}
+
+/* As run_from, with one of the standard streams closed; what it would have had is "". */
+static outcome run_without(int fd, const char *program, const char *const *args)
+{
+    const char *paths[] = {"/dev/null", scratch_path("out"), scratch_path("err")};
+    outcome o = {0};
+    spill(paths[1], "", 0);
+    spill(paths[2], "", 0);
+    const pid_t pid = fork();
+    if (pid == 0) {
+        alarm(TIMEOUT_S);
+        for (int i = 0; i < 3; i++) open_as(i, paths[i], i ? O_WRONLY : O_RDONLY);
+        close(fd);
+        become(program, args, NULL);
+    }
+    o.code = exit_code(pid);
+    o.out = slurp(paths[1], &o.n_out);
+    o.err = slurp(paths[2], &o.n_err);
+    return o;
+}
+
+T_TEST(a_closed_stream_is_nobody_elses_file)
+{
+    T_BEGIN;
+    const char *out = scratch_path("unheard");
+    outcome o = run_without(2, "coli", LIST("convert", TINY, out));
+    EXPECT(o, o.code == 0);
+    forget(&o);
+    o = RUN("coli", "", "verify", out);
+    EXPECT(o, o.code == 0);
+    forget(&o);
+    o = run_without(0, "coli", LIST("chat", "--model", MODEL));
+    EXPECT(o, o.code == 0 && o.n_out == 0 && !has(o.err, "Bad file"));
+    forget(&o);
+    o = run_without(1, "coli", LIST("tokenize", "--model", MODEL, "Hi"));
+    EXPECT(o, o.code == 1 && has(o.err, "cannot write to stdout: Bad file descriptor\n"));
+    forget(&o);
+}
+
+T_TEST(a_full_disk_is_called_by_its_name)
+{
+    T_BEGIN;
+    const char *ids = scratch_path("few.json"), *text = scratch_path("few.jsonl");
+    spill(ids, "[1, 2, 3]", 9);
+    spill(text, "{\"text\": \"Hi.\"}\n", 16);
+    const char *const *args[] = {LIST("tokenize", "--model", MODEL, "hi"),
+                                 LIST("info", MODEL),
+                                 LIST("help", "run"),
+                                 LIST("run", "--no-think", "--model", MODEL, "hi"),
+                                 LIST("--model", MODEL, "--teacher-force", ids),
+                                 LIST("--model", MODEL, "--ids", ids),
+                                 LIST("--model", MODEL, "--ppl", text),
+                                 LIST("--model", MODEL, "--ppl", text, "--json")};
+    for (size_t i = 0; i < sizeof args / sizeof *args; i++) {
+        const char *err = scratch_path("err");
+        const pid_t pid = fork();
+        if (pid == 0) {
+            alarm(TIMEOUT_S);
+            open_as(1, "/dev/full", O_WRONLY);
+            open_as(2, err, O_WRONLY | O_CREAT | O_TRUNC);
+            become(i < 4 ? "coli" : "qwen36", args[i], NULL);
+        }
+        outcome o = {.code = exit_code(pid), .out = calloc(1, 1)};
+        o.err = slurp(err, &o.n_err);
+        EXPECT(o, o.code == 1 && has(o.err, "cannot write to stdout: No space left on device\n"));
+        forget(&o);
+    }
+}
+
 T_TEST(what_cannot_be_read_is_no_end_of_file)
 {
     T_BEGIN;
@@ -242,12 +379,12 @@ T_TEST(what_cannot_be_read_is_no_end_of_file)
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         outcome o = run_from(cases[i].program, "/", NULL, cases[i].args);
-        EXPECT(o, o.code == 1 && o.n_out == 0);
+        EXPECT(o, o.code == 2 && o.n_out == 0);
         EXPECT(o, has(o.err, ": standard input: Is a directory\n"));
         forget(&o);
     }
     outcome o = RUN("qwen36", "", "--model", MODEL, "--ppl", "/");
-    EXPECT(o, o.code == 1 && has(o.err, "qwen36: /: Is a directory\n"));
+    EXPECT(o, o.code == 2 && has(o.err, "qwen36: /: Is a directory\n"));
     forget(&o);
 }
 
@@ -411,7 +548,8 @@ T_TEST(tokenize_a_bad_line_stands_in_its_place)
     EXPECT(o, strncmp(o.out, "{\"ids\": [], \"decoded\": \"\"}\n{\"error\": \"line 3, column ",
                       50) == 0);
     EXPECT(o, has(o.out, "{\"error\": \"line 4: expected a JSON object\"}\n"));
-    EXPECT(o, has(o.out, "{\"error\": \"expected an object with the string \\\"text\\\"\"}\n"));
+    EXPECT(o, has(o.out,
+                  "{\"error\": \"line 5: expected an object with the string \\\"text\\\"\"}\n"));
     EXPECT(o, strcmp(o.out + o.n_out - 37, "}\n{\"ids\": [229], \"decoded\": \" \"}\n") != 0 &&
                   has(o.out, "}\n{\"ids\": [229], \"decoded\": \" \"}\n"));
     forget(&o);
@@ -428,6 +566,18 @@ T_TEST(tokenize_text_shows_ids_and_pieces)
     forget(&o);
     o = RUN("coli", "", "tokenize", "--tokenizer", MODEL "/tokenizer.json", "a\xff");
     EXPECT(o, o.code == 2 && has(o.err, "UTF-8"));
+    forget(&o);
+    /* bytes of a character that is in several tokens, and text that looks like them */
+    o = RUN("coli", "", "tokenize", "--model", MODEL, "✓");
+    EXPECT(o,
+           o.code == 0 && has(o.err, "3 tokens, 3 bytes\n") &&
+               strcmp(o.out, "     167  \"<E2>\"\n     259  \"<9C>\"\n     250  \"<93>\"\n") == 0);
+    forget(&o);
+    o = RUN("coli", "", "tokenize", "--tokenizer", MODEL "/tokenizer.json", "\xEF\xBF\xBD");
+    EXPECT(o, o.code == 0 && has(o.out, "\"<EF>") && !has(o.out, "�"));
+    forget(&o);
+    o = RUN("coli", "", "tokenize", "--model", MODEL, "a");
+    EXPECT(o, o.code == 0 && has(o.err, "1 token, 1 byte\n"));
     forget(&o);
 }
 
@@ -461,8 +611,11 @@ T_TEST(render_refusals_are_results)
     forget(&o);
     o = RUN("coli", "{\"messages\": \n{\"template\": 3}\n{}\n", "render", "--jsonl");
     EXPECT(o, o.code == 2 && has(o.out, "{\"error\": \"line 1"));
-    EXPECT(o, has(o.out, "\\\"template\\\": expected a string") &&
-                  has(o.out, "with \\\"messages\\\""));
+    EXPECT(o, has(o.out, "\"line 2: \\\"template\\\": expected a string") &&
+                  has(o.out, "\"line 3: expected an object with \\\"messages\\\""));
+    forget(&o);
+    o = RUN("coli", "{\"messages\": 4}\n", "render", "--jsonl");
+    EXPECT(o, o.code == 2 && has(o.out, "{\"error\": \"line 1: messages: "));
     forget(&o);
 }
 
@@ -494,6 +647,16 @@ T_TEST(run_answers_on_stdout_and_the_rest_on_stderr)
     forget(&o);
 }
 
+T_TEST(thinking_that_does_not_show_is_no_answer)
+{
+    T_BEGIN;
+    outcome o =
+        RUN("coli", "", "run", "-n", "2", "--model", MODEL, "What is the capital of France?");
+    EXPECT(o, o.code == 1 && o.n_out == 0);
+    EXPECT(o, has(o.err, "thinking took all 2 tokens: there is no answer\nhint: a larger -n"));
+    forget(&o);
+}
+
 /* Very hot, the model babbles where it should think, and does not find the end in a few tokens. */
 #define BABBLE "--temp", "100", "--top-k", "0", "--top-p", "1", "--seed", "1"
 
@@ -514,6 +677,14 @@ T_TEST(run_thinks_on_stderr_and_says_when_nothing_else_came)
     forget(&o);
     o = RUN("coli", "", "run", "--ctx", "8", "--model", MODEL, "What is 17 + 25?");
     EXPECT(o, o.code == 1 && has(o.err, "context of 8") && has(o.err, "hint: --ctx"));
+    forget(&o);
+    /* no hint where the model goes no further */
+    char *text = calloc(1, 40001);
+    assert_non_null(text);
+    for (int i = 0; i < 8000; i++) memcpy(text + 5 * (size_t)i, "word ", 5);
+    o = RUN("coli", text, "run", "--model", MODEL, "-");
+    EXPECT(o, o.code == 1 && has(o.err, "context of 4096") && !has(o.err, "hint: "));
+    free(text);
     forget(&o);
 }
 
@@ -541,7 +712,7 @@ T_TEST(piped_chat_answers_line_by_line)
                     "--no-think", "--temp", "0", "--model", MODEL);
     EXPECT(o, o.code == 0 && has(o.out, "Paris") && has(o.out, "42") && !has(o.out, "> ") &&
                   !has(o.out, "\033"));
-    EXPECT(o, has(o.err, "hummingbird · 22.2 M parameters"));
+    EXPECT(o, has(o.err, "hummingbird · 22.2 M weights"));
     /* the second turn computes what is new, not the conversation */
     unsigned first = 0, second = 0;
     EXPECT(o, has_footer(o.err, &first));
@@ -651,6 +822,27 @@ T_TEST(ctrl_c_ends_a_program_that_waits_for_input)
         close(t.to);
         close(t.from);
     }
+}
+
+/* The widest line of a text, in characters. */
+static size_t widest(const char *text)
+{
+    size_t most = 0, n = 0;
+    for (; *text; text++) {
+        if (((unsigned char)*text & 0xC0) != 0x80) n++;
+        if (*text == '\n') n = 0;
+        if (n > most) most = n;
+    }
+    return most;
+}
+
+T_TEST(chat_fits_a_terminal)
+{
+    T_BEGIN;
+    outcome o = RUN("coli", ":help\n", "chat", "--model", MODEL);
+    EXPECT(o, o.code == 0 && has(o.err, "Ctrl-C stops an answer"));
+    EXPECT(o, widest(o.err) <= 80);
+    forget(&o);
 }
 
 /* ---- models -------------------------------------------------------------------------------- */
@@ -779,6 +971,95 @@ T_TEST(convert_verify_and_measure_a_tiny_model)
     forget(&o);
 }
 
+/* A checkpoint like TINY whose weights are `byte` all over. */
+static const char *checkpoint_of(int byte)
+{
+    const char *dir = scratch_path("checkpoint"),
+               *file = scratch_path("checkpoint/model.safetensors");
+    if (mkdir(dir, 0700) != 0) assert_int_equal(errno, EEXIST);
+    size_t n;
+    char *config = slurp(TINY "/config.json", &n);
+    spill(scratch_path("checkpoint/config.json"), config, n);
+    free(config);
+    char *weights = slurp(TINY "/model.safetensors", &n);
+    uint64_t n_header;
+    memcpy(&n_header, weights, sizeof n_header);
+    memset(weights + 8 + n_header, byte, n - 8 - n_header);
+    spill(file, weights, n);
+    free(weights);
+    return dir;
+}
+
+T_TEST(bad_weights_are_a_bad_file)
+{
+    T_BEGIN;
+    const char *out = scratch_path("nan");
+    outcome o = RUN("coli", "", "convert", checkpoint_of(0xFF), out); // NaN in every format
+    EXPECT(o, o.code == 2 && o.n_out == 0 && access(out, F_OK) != 0);
+    forget(&o);
+    const char *config = "{\"model_type\": \"x\"}";
+    spill(scratch_path("checkpoint/config.json"), config, strlen(config));
+    o = RUN("coli", "", "convert", scratch_path("checkpoint"), out);
+    EXPECT(o, o.code == 2 && has(o.err, "/checkpoint/config.json: model_type x"));
+    forget(&o);
+}
+
+T_TEST(a_file_that_may_not_grow_ends_convert_in_order)
+{
+    T_BEGIN;
+    const char *out = scratch_path("large"), *err = scratch_path("err");
+    const pid_t pid = fork();
+    if (pid == 0) {
+        alarm(TIMEOUT_S);
+        open_as(2, err, O_WRONLY | O_CREAT | O_TRUNC);
+        const struct rlimit limit = {.rlim_cur = 100 << 10, .rlim_max = 100 << 10};
+        if (setrlimit(RLIMIT_FSIZE, &limit) != 0) _exit(126);
+        become("coli", LIST("convert", TINY, out), NULL);
+    }
+    outcome o = {.code = exit_code(pid), .out = calloc(1, 1)};
+    o.err = slurp(err, &o.n_err);
+    EXPECT(o, o.code == 1 && has(o.err, "File too large\n"));
+    forget(&o);
+    T_TRUE(access(out, F_OK) != 0);
+    T_TRUE(access(scratch_path("large.partial"), F_OK) != 0);
+}
+
+T_TEST(a_continuation_that_the_context_cuts_says_so)
+{
+    T_BEGIN;
+    outcome o =
+        RUN("qwen36", "[1, 2, 3]", "--model", MODEL, "--ids", "-", "--ctx", "8", "-n", "20");
+    EXPECT(o, o.code == 0 && has(o.err, "stopped: the context of 8 tokens is full\nhint: --ctx"));
+    forget(&o);
+    o = RUN("qwen36", "[1, 2, 3]", "--model", MODEL, "--ids", "-", "--ctx", "8", "-n", "6");
+    EXPECT(o, o.code == 0 && !has(o.err, "stopped"));
+    forget(&o);
+}
+
+T_TEST(what_was_not_scored_has_no_perplexity)
+{
+    T_BEGIN;
+    const char *nothing = "{\"text\": \"\", \"topic\": \"t\"}\n";
+    outcome o = RUN("qwen36", nothing, "--model", MODEL, "--ppl", "-");
+    EXPECT(o, o.code == 0 && has(o.out, " 0 tokens  nll -  ppl -\n") && has(o.err, "1 text in"));
+    forget(&o);
+    o = RUN("qwen36", nothing, "--model", MODEL, "--ppl", "-", "--json");
+    EXPECT(o, o.code == 0 && has(o.out, "\"all\": {\"tokens\": 0, \"nll\": null, \"ppl\": null}"));
+    forget(&o);
+    o = RUN("qwen36", "[1]", "--model", MODEL, "--teacher-force", "-");
+    EXPECT(o, o.code == 0 && has(o.out, "\"scored\": 0, \"nll\": null"));
+    forget(&o);
+    char *text = calloc(1, 40100);
+    assert_non_null(text);
+    size_t n = (size_t)sprintf(text, "{\"text\": \"a\"}\n{\"text\": \"");
+    for (int i = 0; i < 8000; i++, n += 5) memcpy(text + n, "word ", 5);
+    strcpy(text + n, "\"}\n");
+    o = RUN("qwen36", text, "--model", MODEL, "--ppl", "-");
+    EXPECT(o, o.code == 1 && has(o.err, "qwen36: standard input: line 2: ") && !has(o.err, "hint"));
+    free(text);
+    forget(&o);
+}
+
 T_TEST(perplexity_by_topic)
 {
     T_BEGIN;
@@ -811,6 +1092,10 @@ int main(void)
         cmocka_unit_test(version_and_help_go_to_stdout),
         cmocka_unit_test(no_file_and_no_name_drives_the_terminal),
         cmocka_unit_test(a_directory_may_have_any_name),
+        cmocka_unit_test(coli_alone_explains_itself_and_fails),
+        cmocka_unit_test(input_without_an_end_is_refused),
+        cmocka_unit_test(a_closed_stream_is_nobody_elses_file),
+        cmocka_unit_test(a_full_disk_is_called_by_its_name),
         cmocka_unit_test(what_cannot_be_read_is_no_end_of_file),
         cmocka_unit_test(variables_that_do_nothing_are_named_once),
         cmocka_unit_test(the_manual_is_complete),
@@ -821,12 +1106,18 @@ int main(void)
         cmocka_unit_test(render_refusals_are_results),
         cmocka_unit_test(run_answers_on_stdout_and_the_rest_on_stderr),
         cmocka_unit_test(run_thinks_on_stderr_and_says_when_nothing_else_came),
+        cmocka_unit_test(thinking_that_does_not_show_is_no_answer),
         cmocka_unit_test(the_same_seed_gives_the_same_answer),
         cmocka_unit_test(piped_chat_answers_line_by_line),
         cmocka_unit_test(a_reader_that_goes_away_is_no_error_message),
         cmocka_unit_test(ctrl_c_ends_a_program_that_waits_for_input),
+        cmocka_unit_test(chat_fits_a_terminal),
         cmocka_unit_test(info_tells_what_a_model_is),
         cmocka_unit_test(convert_verify_and_measure_a_tiny_model),
+        cmocka_unit_test(bad_weights_are_a_bad_file),
+        cmocka_unit_test(a_file_that_may_not_grow_ends_convert_in_order),
+        cmocka_unit_test(a_continuation_that_the_context_cuts_says_so),
+        cmocka_unit_test(what_was_not_scored_has_no_perplexity),
         cmocka_unit_test(perplexity_by_topic),
     };
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);

@@ -49,12 +49,12 @@ static inline char *slurp(const char *path, size_t *n)
 /* The path of a file in the scratch directory; the same name gives the same string. */
 static inline const char *scratch_path(const char *name)
 {
-    static char paths[16][128];
+    static char paths[32][128];
     char path[128];
     snprintf(path, sizeof path, "%s/%s", scratch, name);
     int i = 0;
     while (paths[i][0] && strcmp(paths[i], path) != 0) i++;
-    assert_true(i < 16);
+    assert_true(i < 32);
     return strcpy(paths[i], path);
 }
 
