@@ -42,9 +42,25 @@ typedef struct coli__model_spec {
     const char *const *prefixes;      // tried in order before a tensor's name; ends with NULL
     const char *const *skip_prefixes; // checkpoint tensors that are recognised and not needed; NULL-ended
     uint64_t n_param, n_param_active; // of the tensors above
+    const char *head;                 // the tensor whose products are the logits
 } coli__model_spec;
 
 void coli__model_spec_finish(coli__model_spec *spec);
+
+/* What the workers' time is charged to (coli__pool_phase).  OUTSIDE: the caller, between forward
+ * passes; OTHER: embedding, norms, residuals. */
+enum {
+    COLI_PHASE_OUTSIDE = COLI_PHASE_WAITING + 1,
+    COLI_PHASE_OTHER,
+    COLI_PHASE_ROUTER,
+    COLI_PHASE_EXPERTS,
+    COLI_PHASE_SHARED,
+    COLI_PHASE_DELTANET,
+    COLI_PHASE_ATTENTION,
+    COLI_PHASE_PROJECTIONS,
+    COLI_PHASE_HEAD,
+    COLI_PHASE_SAMPLING
+};
 
 /* -- a running model ---------------------------------------------------------------------------- */
 
@@ -95,7 +111,7 @@ typedef struct coli__engine {
     void (*snapshot_save)(const void *state, void *out);
     void (*snapshot_load)(void *state, const void *in, uint32_t pos); // pos: where it was saved
     /* Feed rows.  The caller has checked n_ctx.  No allocation.  On error the state is spoilt until
-     * reset or snapshot_load. */
+     * reset or snapshot_load.  Called in the phase COLI_PHASE_OTHER. */
     coli_status (*forward)(void *state, coli__pool *pool, const coli__forward_args *args);
 } coli__engine;
 

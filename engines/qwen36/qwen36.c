@@ -495,7 +495,9 @@ static float *scratch_of(const state *s, uint32_t worker)
 /* Several matrices that read the same rows, their outputs side by side in y: item = row block x
  * tile of one matrix.  One synchronisation. */
 typedef struct projection {
+    coli__pool *pool;
     const coli__kernels *k;
+    uint32_t phase; // that its time is charged to
     const coli__acts *x;
     const coli__mat *mats[4];
     uint32_t n_mat, first_row, n_row;
@@ -511,8 +513,8 @@ static uint32_t n_panel(const coli__mat *w)
 
 static void projection_item(void *ctx, uint32_t item, uint32_t worker)
 {
-    (void)worker;
     const projection *p = ctx;
+    coli__pool_phase(p->pool, worker, p->phase);
     const uint32_t n_tile = p->first_tile[p->n_mat];
     const uint32_t row = item / n_tile * ROW_BLOCK, tile = item % n_tile;
     uint32_t i = 0, column = 0;
@@ -533,12 +535,12 @@ static void projection_item(void *ctx, uint32_t item, uint32_t worker)
     p->k->matmul(&args);
 }
 
-static void project(coli__pool *pool, projection *p)
+static void project(projection *p)
 {
     for (uint32_t i = 0; i < p->n_mat; i++)
         p->first_tile[i + 1] = p->first_tile[i] + (n_panel(p->mats[i]) + OUT_BLOCK - 1) / OUT_BLOCK;
     const uint32_t n_block = (p->n_row + ROW_BLOCK - 1) / ROW_BLOCK;
-    coli__pool_run(pool, n_block * p->first_tile[p->n_mat], projection_item, p);
+    coli__pool_run(p->pool, n_block * p->first_tile[p->n_mat], projection_item, p);
 }
 
 /* Few rows: this thread does them at once.  Many: items of `per_item` rows for the workers. */
@@ -568,8 +570,8 @@ enum { NORM_ROWS = 8 };
 
 static void norm_item(void *ctx, uint32_t item, uint32_t worker)
 {
-    (void)worker;
     const chunk *c = ctx;
+    coli__pool_phase(c->pool, worker, COLI_PHASE_OTHER);
     state *s = c->s;
     const qwen36_dims *d = &s->m->dims;
     const float *w = s->m->layers[c->layer].input_norm;
@@ -620,8 +622,8 @@ enum { PREPARE_ROWS = 4 };
 
 static void prepare_item(void *ctx, uint32_t item, uint32_t worker)
 {
-    (void)worker;
     const chunk *c = ctx;
+    coli__pool_phase(c->pool, worker, COLI_PHASE_ATTENTION);
     for (uint32_t t = item * PREPARE_ROWS; t < block_end(c, item, PREPARE_ROWS); t++)
         prepare_row(c, t);
 }
@@ -630,6 +632,7 @@ static void prepare_item(void *ctx, uint32_t item, uint32_t worker)
 static void attend_item(void *ctx, uint32_t item, uint32_t worker)
 {
     const chunk *c = ctx;
+    coli__pool_phase(c->pool, worker, COLI_PHASE_ATTENTION);
     const state *s = c->s;
     const qwen36_dims *d = &s->m->dims;
     const uint32_t t = c->n_tok - 1 - item / d->n_head, head = item % d->n_head;
@@ -646,15 +649,18 @@ static void attention(const chunk *c)
 {
     state *s = c->s;
     const attention_layer *a = &s->m->layers[c->layer].attn;
-    projection p = {.k = s->m->k,
+    projection p = {.pool = c->pool,
+                    .phase = COLI_PHASE_PROJECTIONS,
+                    .k = s->m->k,
                     .x = &s->x,
                     .mats = {&a->q, &a->k, &a->v},
                     .n_mat = 3,
                     .n_row = c->n_tok,
                     .y = s->proj,
                     .ldy = s->n_proj};
-    project(c->pool, &p);
+    project(&p);
     for_rows(c, PREPARE_ROWS, prepare_item);
+    coli__pool_phase(c->pool, 0, COLI_PHASE_OTHER);
     coli__pool_run(c->pool, c->n_tok * s->m->dims.n_head, attend_item, (void *)c);
 }
 
@@ -673,6 +679,7 @@ static void convolve(const chunk *c, segment g, const float *qkv, float *conv_st
 static void deltanet_item(void *ctx, uint32_t head, uint32_t worker)
 {
     const chunk *c = ctx;
+    coli__pool_phase(c->pool, worker, COLI_PHASE_DELTANET);
     const state *s = c->s;
     const qwen36_dims *d = &s->m->dims;
     const coli__kernels *k = s->m->k;
@@ -708,14 +715,16 @@ static void deltanet(const chunk *c)
 {
     state *s = c->s;
     const deltanet_layer *n = &s->m->layers[c->layer].dn;
-    projection p = {.k = s->m->k,
+    projection p = {.pool = c->pool,
+                    .phase = COLI_PHASE_PROJECTIONS,
+                    .k = s->m->k,
                     .x = &s->x,
                     .mats = {&n->qkv, &n->z, &n->b, &n->a},
                     .n_mat = 4,
                     .n_row = c->n_tok,
                     .y = s->proj,
                     .ldy = s->n_proj};
-    project(c->pool, &p);
+    project(&p);
     coli__pool_run(c->pool, s->m->dims.n_k_head, deltanet_item, (void *)c);
 }
 
@@ -750,8 +759,8 @@ static void finish_row(const chunk *c, uint32_t t)
 
 static void finish_item(void *ctx, uint32_t item, uint32_t worker)
 {
-    (void)worker;
     const chunk *c = ctx;
+    coli__pool_phase(c->pool, worker, COLI_PHASE_PROJECTIONS);
     state *s = c->s;
     const uint32_t first = item * ROW_BLOCK, end = block_end(c, item, ROW_BLOCK);
     coli__acts *mixed = mixed_of(c);
@@ -767,6 +776,7 @@ static void finish_item(void *ctx, uint32_t item, uint32_t worker)
                               .ldy = w->n_out};
     coli__acts_bind(&rows, &args);
     s->m->k->matmul(&args);
+    coli__pool_phase(c->pool, worker, COLI_PHASE_ROUTER);
     for (uint32_t t = first; t < end; t++) finish_row(c, t);
 }
 
@@ -778,15 +788,19 @@ static void finish_mixer(const chunk *c)
     }
     coli__acts *mixed = mixed_of(c);
     for (uint32_t t = 0; t < c->n_tok; t++) quantise_row(c, mixed, t);
-    projection p = {.k = c->s->m->k,
+    projection p = {.pool = c->pool,
+                    .phase = COLI_PHASE_PROJECTIONS,
+                    .k = c->s->m->k,
                     .x = mixed,
                     .mats = {out_proj_of(c)},
                     .n_mat = 1,
                     .n_row = c->n_tok,
                     .y = c->s->delta,
                     .ldy = c->s->m->dims.d_model};
-    project(c->pool, &p);
+    project(&p);
+    coli__pool_phase(c->pool, 0, COLI_PHASE_ROUTER);
     for (uint32_t t = 0; t < c->n_tok; t++) finish_row(c, t);
+    coli__pool_phase(c->pool, 0, COLI_PHASE_OTHER);
 }
 
 /* -- forward ------------------------------------------------------------------------------------
@@ -814,6 +828,7 @@ static void probe_moe(const chunk *c)
 static coli_status logits(const chunk *c, const coli__forward_args *args)
 {
     state *s = c->s;
+    coli__pool_phase(c->pool, 0, COLI_PHASE_HEAD);
     const qwen36_dims *d = &s->m->dims;
     for (uint32_t t = args->logits_from; t < args->n_tok; t++) {
         float *x = s->x.f + t * s->x.ld;
@@ -824,7 +839,9 @@ static coli_status logits(const chunk *c, const coli__forward_args *args)
             return coli__fail(COLI_E_NUMERIC,
                               "position %u: the last layer's output is out of range", s->pos + t);
     }
-    projection p = {.k = s->m->k,
+    projection p = {.pool = c->pool,
+                    .phase = COLI_PHASE_HEAD,
+                    .k = s->m->k,
                     .x = &s->x,
                     .mats = {&s->m->head},
                     .n_mat = 1,
@@ -832,7 +849,7 @@ static coli_status logits(const chunk *c, const coli__forward_args *args)
                     .n_row = args->n_tok - args->logits_from,
                     .y = args->logits,
                     .ldy = d->n_vocab};
-    project(c->pool, &p);
+    project(&p);
     return COLI_OK;
 }
 

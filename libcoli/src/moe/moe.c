@@ -224,6 +224,7 @@ static void bucket(coli__moe *m, uint32_t n_tok)
 
 typedef struct job {
     coli__moe *m;
+    coli__pool *pool;
     const coli__moe_layer *layer;
     uint32_t n_tok, n_block, n_block_shared;
     float *h;
@@ -243,11 +244,11 @@ static void expert_of(const job *j, uint32_t expert, coli__mat *gate, coli__mat 
 
 static void inner_item(void *ctx, uint32_t item, uint32_t worker)
 {
-    (void)worker;
     const job *j = ctx;
     coli__moe *m = j->m;
     // the shared expert, which every row uses, comes first: the longest items start earliest
     const bool shared = item < j->n_block_shared;
+    coli__pool_phase(j->pool, worker, shared ? COLI_PHASE_SHARED : COLI_PHASE_EXPERTS);
     const uint32_t rest = shared ? 0 : item - j->n_block_shared;
     const run r = m->runs[shared ? m->n_run - 1 : rest / j->n_block];
     const uint32_t block = shared ? item : rest % j->n_block;
@@ -296,7 +297,8 @@ static void outer_item(void *ctx, uint32_t item, uint32_t worker)
 
     for (uint32_t i = 0; i < m->n_run; i++) {
         const run r = m->runs[i];
-        const bool shared = r.expert == m->n_expert;
+        const bool shared = r.expert == m->n_expert; // the last run
+        coli__pool_phase(j->pool, worker, shared ? COLI_PHASE_SHARED : COLI_PHASE_EXPERTS);
         coli__mat gate, up, down;
         expert_of(j, r.expert, &gate, &up, &down);
         // pairs of one expert follow each other, so its rows are a run of `inner`
@@ -311,6 +313,7 @@ static void outer_item(void *ctx, uint32_t item, uint32_t worker)
         coli__acts_bind(&rows, &args);
         m->k->matmul(&args);
     }
+    coli__pool_phase(j->pool, worker, COLI_PHASE_EXPERTS);
     for (uint32_t t = 0; t < j->n_tok; t++) {
         float sum[TILE] = {0};
         for (uint32_t rank = 0; rank < m->n_used; rank++) {
@@ -327,6 +330,7 @@ coli_status coli__moe_run(coli__moe *m, const coli__moe_layer *layer, coli__pool
 {
     bucket(m, n_tok);
     job j = {.m = m,
+             .pool = pool,
              .layer = layer,
              .n_tok = n_tok,
              .n_block = (m->d_ff + INNER - 1) / INNER,

@@ -21,6 +21,8 @@ struct coli_model {
     uint32_t n_stop_id;
     int32_t think_open_id, think_close_id; // -1 when the vocabulary has none
     uint64_t n_param, n_param_active;
+    uint64_t token_expert_bytes, token_trunk_bytes, token_head_bytes; // that a token reads
+    uint64_t n_mac_body, n_mac_head; // multiply-adds of a token with weights
     char name[128], expert_format[32], trunk_format[32];
 
     /* guarded by mu: one forward pass at a time */
