@@ -283,6 +283,28 @@ COLI_API coli_status coli_convert(const char *src, const char *out, const coli_c
 /* Read all of a container and check every checksum, scale and weight. */
 COLI_API coli_status coli_verify(const char *dir, coli_progress_fn progress, void *user);
 
+typedef struct coli_synth_opts {
+    uint32_t struct_size;
+    const char *like; /* "qwen36-35b" or "hummingbird"; NULL: the former */
+    uint32_t n_layer, d_model, n_expert, n_expert_used, d_ff, n_vocab; /* 0: those of `like` */
+    const char *experts, *trunk; /* formats as for coli_convert; NULL: int4, int8 */
+    /* 0: every expert has the same chance.  Else the rows of each router have lengths from 1 down
+     * to e^-skew, in a random order: long rows are chosen more often.  0 to 16. */
+    float skew;
+    uint64_t seed;
+    uint32_t n_threads;
+    coli_progress_fn progress;
+    void *user;
+} coli_synth_opts;
+
+/* A container of a real model's geometry with random weights, for measuring.  It takes ids, not
+ * text, and what it answers means nothing; activations and logits stay in range.  The same options
+ * give the same bytes, whatever n_threads.  `out` must not exist and appears only when complete.
+ * Errors   E_INVALID (an unknown geometry, skew out of range), E_FORMAT (a weight format, or
+ *          dimensions that no model can have), E_EXISTS, E_LIMIT, E_CANCELLED, E_IO, E_NOMEM.
+ * Cost     memory: 32 MiB, or one expert if that is larger; time: about that of writing the file. */
+COLI_API coli_status coli_synth(const char *out, const coli_synth_opts *opts);
+
 /* Write tensors to a safetensors file (f32 and i32), for measuring tools. */
 typedef struct coli_tensor {
     const char *name;
