@@ -4,11 +4,11 @@
 
 #include "coli/coli.h"
 #include "commands.h"
+#include "format_name.h"
 #include "progress.h"
 #include "terminal.h"
 
-/* "int4" and "--group 32" to the format's full name; names that are full already stay. */
-static const char *format_name(const char *format, const char *group, char *out, size_t cap)
+const char *format_name(const char *format, const char *group, char *out, size_t cap)
 {
     if (!format || !group || (strcmp(format, "int4") != 0 && strcmp(format, "int8") != 0))
         return format;

@@ -6,7 +6,7 @@ enum {
     COMPUTE =
         GENERATE | APP_INFO | APP_QWEN36, // open the model to run it, or to say how it would run
     MEASURE = APP_QWEN36,
-    ALL = (APP_QWEN36 << 1) - 1
+    ALL = (APP_BENCH << 1) - 1
 };
 
 #define FIELD(name) offsetof(app_settings, name)
@@ -14,14 +14,15 @@ enum {
 // clang-format off
 const app_option app_options[APP_N_OPTION] = {
     [APP_OPT_MODEL] = {"model", "DIR", APP_TEXT, FIELD(model), 0, 0, NULL, "the model that ships with coli",
-        COMPUTE | APP_TOKENIZE | APP_VERIFY, "directory of the model"},
+        COMPUTE | APP_TOKENIZE | APP_VERIFY | APP_BENCH, "directory of the model"},
     [APP_OPT_THREADS] = {"threads", "N", APP_U32, FIELD(threads), 0, 1024, NULL, "0, one per processor",
-        COMPUTE | APP_CONVERT, "compute threads"},
+        COMPUTE | APP_CONVERT | APP_SYNTH | APP_BENCH, "compute threads"},
     [APP_OPT_ISA] = {"isa", "NAME", APP_CHOICE, FIELD(isa), 0, 0, "scalar|avx2|avx512", "the best there is",
-        COMPUTE, "instruction set of the kernels; all give the same bytes"},
+        COMPUTE | APP_BENCH, "instruction set of the kernels; all give the same bytes"},
     [APP_OPT_CTX] = {"ctx", "N", APP_U32, FIELD(ctx), 0, 16777216, NULL,
         "0, what the model was made for, at most 32768", COMPUTE, "most tokens of a conversation"},
-    [APP_OPT_CHUNK] = {"chunk", "N", APP_U32, FIELD(chunk), 0, 4096, NULL, "0, which is 512", COMPUTE,
+    [APP_OPT_CHUNK] = {"chunk", "N", APP_U32, FIELD(chunk), 0, 4096, NULL, "0, which is 512",
+        COMPUTE | APP_BENCH,
         "most prompt tokens computed together; the answer is the same with any"},
 
     [APP_OPT_SYSTEM] = {"system", "TEXT", APP_TEXT, FIELD(system), 0, 0, NULL, "none", GENERATE | APP_INFO,
@@ -47,8 +48,9 @@ const app_option app_options[APP_N_OPTION] = {
         "the model's", GENERATE | APP_INFO, "make tokens seen before less likely; 1 is off"},
     [APP_OPT_PRESENCE_PENALTY] = {"presence-penalty", "R", APP_F32, FIELD(presence_penalty), -100, 100, NULL,
         "the model's", GENERATE | APP_INFO, "lower the logits of tokens of this answer by R; 0 is off"},
-    [APP_OPT_SEED] = {"seed", "N", APP_U64, FIELD(seed), 0, 0, NULL, "0", GENERATE | APP_INFO,
-        "start of the random numbers: the same seed gives the same answer"},
+    [APP_OPT_SEED] = {"seed", "N", APP_U64, FIELD(seed), 0, 0, NULL, "0",
+        GENERATE | APP_INFO | APP_SYNTH | APP_BENCH,
+        "start of the random numbers: the same seed gives the same result"},
 
     [APP_OPT_TOKENIZER] = {"tokenizer", "FILE", APP_TEXT, FIELD(tokenizer), 0, 0, NULL, "the model's",
         APP_TOKENIZE, "a tokenizer.json, without a model"},
@@ -60,13 +62,14 @@ const app_option app_options[APP_N_OPTION] = {
         APP_RENDER, "template of lines that name none"},
     [APP_OPT_SETTINGS] = {"settings", NULL, APP_FLAG, FIELD(settings), 0, 0, NULL, NULL, APP_INFO,
         "also every setting of `coli run`, its value and where it came from"},
-    [APP_OPT_JSON] = {"json", NULL, APP_FLAG, FIELD(json), 0, 0, NULL, NULL, APP_INFO | MEASURE,
+    [APP_OPT_JSON] = {"json", NULL, APP_FLAG, FIELD(json), 0, 0, NULL, NULL, APP_INFO | MEASURE | APP_BENCH,
         "one JSON object instead of text"},
-    [APP_OPT_EXPERTS] = {"experts", "FORMAT", APP_TEXT, FIELD(experts), 0, 0, NULL, "int4", APP_CONVERT,
+    [APP_OPT_EXPERTS] = {"experts", "FORMAT", APP_TEXT, FIELD(experts), 0, 0, NULL, "int4", APP_CONVERT | APP_SYNTH,
         "format of the routed experts: int4, int8, bf16 or f32, or in full, int4-g64-f16"},
-    [APP_OPT_TRUNK] = {"trunk", "FORMAT", APP_TEXT, FIELD(trunk), 0, 0, NULL, "int8", APP_CONVERT,
+    [APP_OPT_TRUNK] = {"trunk", "FORMAT", APP_TEXT, FIELD(trunk), 0, 0, NULL, "int8", APP_CONVERT | APP_SYNTH,
         "format of the dense matrices"},
-    [APP_OPT_GROUP] = {"group", "G", APP_CHOICE, FIELD(group), 0, 0, "64|32|row", "64", APP_CONVERT,
+    [APP_OPT_GROUP] = {"group", "G", APP_CHOICE, FIELD(group), 0, 0, "64|32|row", "64",
+        APP_CONVERT | APP_SYNTH,
         "weights that share a scale in int4 and int8"},
     [APP_OPT_CHAT_TEMPLATE] = {"chat-template", "NAME", APP_CHOICE, FIELD(chat_template), 0, 0, "3.6|3.5",
         "as found in the checkpoint, else 3.6", APP_CONVERT, "chat template of the container"},
@@ -83,6 +86,37 @@ const app_option app_options[APP_N_OPTION] = {
         "write logits, expert_ids and expert_w of every id given to a new safetensors file"},
     [APP_OPT_STOP] = {"stop", NULL, APP_FLAG, FIELD(stop), 0, 0, NULL, NULL, MEASURE,
         "end with a token that ends a turn, instead of going on past it"},
+
+    [APP_OPT_PREFILL] = {"prefill", "N", APP_U32, FIELD(prefill), 0, 1048576, NULL, "512", APP_BENCH,
+        "tokens of the prompt; 0: no prefill"},
+    [APP_OPT_DECODE] = {"decode", "N", APP_U32, FIELD(decode), 0, 1048576, NULL, "32", APP_BENCH,
+        "tokens made one by one; 0: no decode"},
+    [APP_OPT_REPEAT] = {"repeat", "R", APP_U32, FIELD(repeat), 1, 1000, NULL, "5", APP_BENCH,
+        "rounds of stream, peak, prefill and decode; median, minimum and maximum are over them"},
+    [APP_OPT_CONTEXT] = {"context", "C", APP_U32, FIELD(context), 0, 1048576, NULL, "0", APP_BENCH,
+        "tokens that the session holds before what is measured"},
+    [APP_OPT_PHASES] = {"phases", NULL, APP_FLAG, FIELD(phases), 0, 0, NULL, NULL, APP_BENCH,
+        "also the milliseconds of every phase of a token"},
+    [APP_OPT_BUFFER] = {"buffer", "MIB", APP_U32, FIELD(buffer), 0, 1048576, NULL,
+        "0, 2048 or eight times the last-level cache", APP_BENCH,
+        "memory that is read to measure the machine's stream, in MiB"},
+
+    [APP_OPT_LIKE] = {"like", "NAME", APP_CHOICE, FIELD(like), 0, 0, "qwen36-35b|hummingbird", "qwen36-35b",
+        APP_SYNTH, "model whose geometry is taken, where no option changes it"},
+    [APP_OPT_LAYERS] = {"layers", "N", APP_U32, FIELD(layers), 0, 512, NULL, "0, those of the model", APP_SYNTH,
+        "layers; every fourth has attention, the others DeltaNet"},
+    [APP_OPT_HIDDEN] = {"hidden", "D", APP_U32, FIELD(hidden), 0, 65536, NULL, "0, that of the model", APP_SYNTH,
+        "width of the residual stream"},
+    [APP_OPT_EXPERTS_N] = {"experts-n", "E", APP_U32, FIELD(experts_n), 0, 4096, NULL, "0, those of the model",
+        APP_SYNTH, "routed experts of a layer"},
+    [APP_OPT_USED] = {"used", "K", APP_U32, FIELD(used), 0, 256, NULL, "0, those of the model", APP_SYNTH,
+        "of these, how many a token uses"},
+    [APP_OPT_INNER] = {"inner", "F", APP_U32, FIELD(inner), 0, 65536, NULL, "0, that of the model", APP_SYNTH,
+        "inner width of an expert, the shared one included"},
+    [APP_OPT_VOCAB] = {"vocab", "V", APP_U32, FIELD(vocab), 0, 16777216, NULL, "0, that of the model", APP_SYNTH,
+        "rows of the embedding and of the logits"},
+    [APP_OPT_SKEW] = {"skew", "Z", APP_F32, FIELD(skew), 0, 16, NULL, "0", APP_SYNTH,
+        "0: experts have equal chances; else the router's rows are 1 to e^-Z long, and long ones win"},
 
     [APP_OPT_HELP] = {"help", NULL, APP_FLAG, FIELD(help), 0, 0, NULL, NULL, ALL, "this text"},
     [APP_OPT_VERSION] = {"version", NULL, APP_FLAG, FIELD(version), 0, 0, NULL, NULL, ALL, "the version"},

@@ -172,8 +172,9 @@ T_TEST(the_manual_is_complete)
     T_BEGIN;
     size_t n;
     char *doc = slurp(DOC, &n);
-    static const char *const topics[] = {"chat",     "run",    "info", "convert",    "verify",
-                                         "tokenize", "render", "help", "environment"};
+    static const char *const topics[] = {"chat",   "run",   "info",       "convert",
+                                         "verify", "synth", "bench",      "tokenize",
+                                         "render", "help",  "environment"};
     int n_option = 0, n_variable = 0;
     char name[80];
     for (size_t i = 0; i <= sizeof topics / sizeof *topics; i++) {
