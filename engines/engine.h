@@ -6,63 +6,10 @@
 #include "../libcoli/src/base/alloc.h"
 #include "../libcoli/src/base/threads.h"
 #include "../libcoli/src/math/kernels.h"
-#include "../libcoli/src/model/json.h"
+#include "../libcoli/src/model/spec.h"
+#include "../libcoli/src/moe/phase.h"
 
-/* -- what a family's container holds ------------------------------------------------------------ */
-
-typedef enum coli__role {
-    COLI_ROLE_VECTOR,  // norms, convolution, decay: always f32
-    COLI_ROLE_PRECISE, // small matrices that decide (router, gates): bf16 if the source is, else f32
-    COLI_ROLE_TRUNK,   // dense matrices: the converter's --trunk format
-    COLI_ROLE_EMBED    // the embedding, read by rows: the --trunk format
-} coli__role;
-
-/* One tensor outside the routed experts.  `name` is its name in the container and, behind one of
- * the family's prefixes, in the checkpoint.  A vector has n_out 1 and n_in numbers, whatever the
- * checkpoint's shape. */
-typedef struct coli__tensor_spec {
-    char name[96];
-    uint32_t n_out, n_in;
-    coli__role role;
-} coli__tensor_spec;
-
-/* The routed experts of one layer: gate and up (d_ff, d_model), down (d_model, d_ff).
- * In the checkpoint either fused (`<prefix>gate_up_proj`, `<prefix>down_proj`) or one by one
- * (`<prefix>{e}.gate_proj.weight`, ...). */
-typedef struct coli__expert_spec {
-    char prefix[96]; // "layers.0.mlp.experts."
-    uint32_t layer, n_expert, d_model, d_ff;
-} coli__expert_spec;
-
-typedef struct coli__model_spec {
-    coli__tensor_spec *tensors; // owned
-    uint32_t n_tensor;
-    coli__expert_spec *experts; // owned
-    uint32_t n_expert_layer;
-    const char *const *prefixes;      // tried in order before a tensor's name; ends with NULL
-    const char *const *skip_prefixes; // checkpoint tensors that are recognised and not needed; NULL-ended
-    uint64_t n_param, n_param_active; // of the tensors above
-    const char *head;                 // the tensor whose products are the logits
-} coli__model_spec;
-
-void coli__model_spec_finish(coli__model_spec *spec);
-
-/* What the workers' time is charged to (coli__pool_phase).  OUTSIDE: the caller, between forward
- * passes; OTHER: embedding, norms, residuals. */
-enum {
-    COLI_PHASE_OUTSIDE = COLI_PHASE_WAITING + 1,
-    COLI_PHASE_OTHER,
-    COLI_PHASE_ROUTER,
-    COLI_PHASE_EXPERTS,
-    COLI_PHASE_SHARED,
-    COLI_PHASE_DELTANET,
-    COLI_PHASE_ATTENTION,
-    COLI_PHASE_PROJECTIONS,
-    COLI_PHASE_HEAD,
-    COLI_PHASE_SAMPLING
-};
-
-/* -- a running model ---------------------------------------------------------------------------- */
+/* -- a running model --------------------------------------------------------------------------- */
 
 struct coli__container;
 
@@ -103,8 +50,6 @@ typedef struct coli__engine {
                                 void **out);
     void (*state_destroy)(void *state);
     void (*state_reset)(void *state);
-    uint32_t (*state_pos)(const void *state); // tokens fed so far
-    uint64_t (*state_bytes)(const void *model, uint32_t n_ctx);
     /* A copy of what cannot be cut back (the recurrent part); attention keys and values stay in the
      * state and are valid up to any earlier position. */
     uint64_t (*snapshot_bytes)(const void *state);
@@ -120,5 +65,7 @@ extern const coli__engine coli__engine_qwen36;
 /* The family that claims this config; E_UNSUPPORTED names model_type and the known families. */
 coli_status coli__engine_for(const json_t *config, const coli__engine **out);
 const coli__engine *coli__engine_by_name(const char *name); // NULL when unknown
+/* A coli__describe_fn that knows all families. */
+coli_status coli__engine_describe(const json_t *config, const char **name, coli__model_spec *out);
 
 #endif

@@ -28,9 +28,16 @@ const coli__engine *coli__engine_by_name(const char *name)
     return NULL;
 }
 
-void coli__model_spec_finish(coli__model_spec *spec)
+/* Dimensions may follow from fractions, whatever the host program has set for its floats. */
+coli_status coli__engine_describe(const json_t *config, const char **name, coli__model_spec *out)
 {
-    coli__free(spec->tensors);
-    coli__free(spec->experts);
-    *spec = (coli__model_spec){0};
+    const coli__engine *engine;
+    *name = NULL;
+    *out = (coli__model_spec){0};
+    COLI_TRY(coli__engine_for(config, &engine));
+    *name = engine->name;
+    const coli__fp fp = coli__fp_enter();
+    const coli_status status = engine->describe(config, out);
+    coli__fp_leave(fp);
+    return status;
 }

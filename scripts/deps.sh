@@ -43,11 +43,13 @@ if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
     exit 1
 fi
 
+here=$(dpkg --print-architecture)
 missing=()
 while read -r package _; do
     [ -n "$package" ] || continue
-    state=$(dpkg-query --show --showformat='${db:Status-Status}' "$package" 2>/dev/null || true)
-    [ "$state" = installed ] || missing+=("$package")
+    # one line per architecture; another one's library does not serve this one's compiler
+    dpkg-query --show --showformat='${Architecture} ${db:Status-Status}\n' "$package" 2>/dev/null |
+        grep -Eqx "($here|all) installed" || missing+=("$package")
 done <<<"$list"
 [ ${#missing[@]} -gt 0 ] || exit 0
 

@@ -5,3 +5,11 @@ target_link_libraries(chat_terminal PRIVATE util) # forkpty
 foreach(name IN ITEMS cli_test chat_terminal)
     add_dependencies(${name} coli_cli qwen36)
 endforeach()
+
+# Parts of the programs, on the library as they use it: coli_test would link a second copy.
+add_executable(turn_test golden/turn_test.c ${PROJECT_SOURCE_DIR}/apps/coli/turn.c)
+target_include_directories(turn_test PRIVATE support ${PROJECT_SOURCE_DIR}/apps/coli)
+target_compile_definitions(turn_test PRIVATE TEST_MODELS="${PROJECT_SOURCE_DIR}/models")
+target_link_libraries(turn_test PRIVATE coli_flags coli_app coli PkgConfig::CMOCKA)
+add_test(NAME golden.turn_test COMMAND turn_test)
+set_tests_properties(golden.turn_test PROPERTIES LABELS golden)

@@ -38,6 +38,6 @@ uint64_t bench_token_bytes(const bench_result *r);  // that one decoded token re
 double bench_prefill_gmac_s(const bench_result *r); // at the median speed
 
 void bench_print_text(const bench_result *r);
-bool bench_print_json(const bench_result *r); // false when stdout takes no more
+void bench_print_json(const bench_result *r);
 
 #endif

@@ -166,7 +166,7 @@ static json_t *decode_json(const bench_result *r)
     return o;
 }
 
-bool bench_print_json(const bench_result *r)
+void bench_print_json(const bench_result *r)
 {
     const coli_model_info *m = &r->model;
     json_t *root = json_object();
@@ -190,5 +190,5 @@ bool bench_print_json(const bench_result *r)
                   "peak_method", r->machine.peak_method));
     if (r->n_prefill) json_object_set_new(root, "prefill", prefill_json(r));
     if (r->n_decode) json_object_set_new(root, "decode", decode_json(r));
-    return app_json_line(root);
+    app_json_line(root);
 }

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "commands.h"
+#include "input.h"
 #include "line.h"
 #include "open_model.h"
 #include "options.h"
@@ -38,11 +39,8 @@ static next help(conversation *c, int *code)
 
 static next reset(conversation *c, int *code)
 {
-    const coli_status status = coli_chat_reset(c->chat);
-    if (status != COLI_OK) {
-        *code = app_fail(status);
-        return GO_ON;
-    }
+    (void)code;
+    coli_chat_reset(c->chat);
     app_note("the conversation is forgotten");
     return GO_ON;
 }
@@ -124,26 +122,23 @@ static int chat_typed(conversation *c)
 
 static int chat_piped(conversation *c)
 {
-    char *text = NULL;
-    size_t cap = 0;
-    ssize_t n;
-    int code = APP_OK;
-    uint64_t n_line = 0;
+    app_lines l;
+    int code = app_lines_open(&l, "-");
     while (code == APP_OK) {
-        app_interrupt_session(NULL);
-        if ((n = getline(&text, &cap, stdin)) < 0) break;
-        n_line++;
-        if (strlen(text) != (size_t)n) {
-            app_error("standard input: line %llu has a NUL byte: that is not text",
-                      (unsigned long long)n_line);
+        if (app_interrupt_session(NULL) > 0) code = APP_INTERRUPTED; // a moment after an answer
+        if (code != APP_OK || !app_lines_next(&l)) break;
+        size_t n = l.n_bytes;
+        if (strlen(l.line) != n) {
+            app_error("%s: line %llu has a NUL byte: that is not text", l.name,
+                      (unsigned long long)l.n_line);
             code = APP_BAD;
             break;
         }
-        while (n && (text[n - 1] == '\n' || text[n - 1] == '\r')) text[--n] = 0;
-        if (handle(c, text, &code) == LEAVE) break;
+        while (n && (l.line[n - 1] == '\n' || l.line[n - 1] == '\r')) l.line[--n] = 0;
+        if (handle(c, l.line, &code) == LEAVE) break;
     }
-    free(text);
-    return code;
+    const int read = app_lines_close(&l);
+    return read == APP_OK ? code : read;
 }
 
 int cmd_chat(const app_settings *s)

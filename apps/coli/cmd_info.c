@@ -1,12 +1,14 @@
 /* cmd_info.c - `coli info`: what a model is, and with what settings it would run. */
-#include <inttypes.h>
+#include <limits.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "commands.h"
 #include "input.h"
 #include "open_model.h"
 #include "options.h"
 #include "terminal.h"
+#include "text.h"
 
 static double gb(uint64_t n_bytes)
 {
@@ -18,157 +20,205 @@ static uint64_t routed_bytes(const coli_model_info *m)
     return (uint64_t)m->n_layer * m->n_expert * m->expert_bytes;
 }
 
-/* The text of a stop token, quoted. */
-static char *stop_text(const app_engine *engine, int32_t id)
-{
-    coli_text text = {0};
-    char *quoted = NULL;
-    if (coli_detokenize(coli_model_tokenizer(engine->model), &id, 1, false, &text) == COLI_OK) {
-        json_t *string = json_stringn(text.data ? text.data : "", text.n_bytes);
-        quoted = json_dumps(string, JSON_ENCODE_ANY);
-        json_decref(string);
-    }
-    coli_text_free(&text);
-    return quoted;
-}
+/* What there is to tell. */
+typedef struct subject {
+    const app_settings *settings;
+    const app_engine *engine;
+    const char *dir;
+    coli_model_info model;
+    coli_sampling sampling;
+} subject;
 
-/* Effective value and origin of one setting.  What nobody set comes from the model or from coli. */
-static const char *setting(const app_settings *s, const app_engine *engine, const char *dir,
-                           app_option_id id, char *value, size_t cap)
-{
-    coli_model_info m = {.struct_size = sizeof m};
-    if (coli_model_get_info(engine->model, &m) != COLI_OK) return "";
-    const coli_sampling p = app_sampling(s, engine->model);
-    app_value_text(s, id, value, cap);
-    const char *otherwise = "default";
-    switch (id) {
-    case APP_OPT_MODEL:
-        snprintf(value, cap, "%s", dir);
-        break;
-    case APP_OPT_THREADS:
-        snprintf(value, cap, "%u", m.n_threads);
-        break;
-    case APP_OPT_ISA:
-        snprintf(value, cap, "%s", m.isa);
-        break;
-    case APP_OPT_CTX:
-        snprintf(value, cap, "%u", coli_session_n_ctx(engine->session));
-        break;
-    case APP_OPT_CHUNK:
-        snprintf(value, cap, "%u", s->chunk ? s->chunk : 512);
-        break;
-    case APP_OPT_N:
-        if (!s->n) snprintf(value, cap, "to the end of the context");
-        break;
-    case APP_OPT_SYSTEM:
-        if (!s->system) snprintf(value, cap, "none");
-        break;
-    case APP_OPT_TEMP:
-        snprintf(value, cap, "%g", (double)p.temperature);
-        otherwise = "model";
-        break;
-    case APP_OPT_TOP_K:
-        snprintf(value, cap, "%u", p.top_k);
-        otherwise = "model";
-        break;
-    case APP_OPT_TOP_P:
-        snprintf(value, cap, "%g", (double)p.top_p);
-        otherwise = "model";
-        break;
-    case APP_OPT_MIN_P:
-        snprintf(value, cap, "%g", (double)p.min_p);
-        otherwise = "model";
-        break;
-    case APP_OPT_REP_PENALTY:
-        snprintf(value, cap, "%g", (double)p.repetition_penalty);
-        otherwise = "model";
-        break;
-    case APP_OPT_PRESENCE_PENALTY:
-        snprintf(value, cap, "%g", (double)p.presence_penalty);
-        otherwise = "model";
-        break;
-    case APP_OPT_SEED:
-        snprintf(value, cap, "%" PRIu64, p.seed);
-        break;
-    default:
-        break;
-    }
-    if (s->from[id] == APP_FROM_COMMAND_LINE) return "command line";
-    return s->from[id] == APP_FROM_ENVIRONMENT ? app_variable_of(id) : otherwise;
-}
+/* One setting of `coli run`: what it comes to, and where that is from. */
+typedef struct effect {
+    char *value; // new memory
+    const char *from;
+} effect;
 
 static bool is_setting(app_option_id id)
 {
     return (app_options[id].commands & APP_RUN) && id != APP_OPT_HELP && id != APP_OPT_VERSION;
 }
 
-static void print_text(const app_settings *s, const app_engine *engine, const char *dir,
-                       const coli_model_info *m)
+/* What nobody set comes from the model or from coli. */
+static effect effect_of(const subject *of, app_option_id id)
 {
-    char all[32], active[32];
-    app_count_text(m->n_param, all, sizeof all);
-    app_count_text(m->n_param_active, active, sizeof active);
-    const uint64_t routed = routed_bytes(m);
-    const uint64_t trunk = m->weight_bytes > routed ? m->weight_bytes - routed : 0;
-    printf("%s, a model of the family %s\n\n", m->name, m->family);
-    printf("  directory    %s\n", dir);
-    printf("  parameters   %s in all, %s at work on a token\n", all, active);
-    printf("  shape        %u layers of width %u; %u experts of width %u in each, %u of them for a "
-           "token\n",
-           m->n_layer, m->d_model, m->n_expert, m->d_ff, m->n_expert_used);
-    printf("  size         %.3f GB: experts %.3f GB in %s, the rest %.3f GB in %s\n",
-           gb(m->weight_bytes), gb(routed), m->expert_format, gb(trunk), m->trunk_format);
-    printf("  one expert   %.3f MB; a token reads %.3f GB of experts\n",
-           (double)m->expert_bytes * 1e-6,
-           gb((uint64_t)m->n_layer * m->n_expert_used * m->expert_bytes));
-    printf("  context      at most %u tokens\n", m->n_ctx_max);
-    printf("  vocabulary   %u tokens", m->n_token);
-    if (m->n_vocab > m->n_token) printf(" and %u rows of padding", m->n_vocab - m->n_token);
-    printf("\n  template     Qwen %s\n", m->chat_template);
-    printf("  stops at     ");
-    for (uint32_t i = 0; i < m->n_stop_ids; i++) {
-        char *quoted = stop_text(engine, m->stop_ids[i]);
-        printf("%s%d%s%s", i ? ", " : "", m->stop_ids[i], quoted ? " " : "", quoted ? quoted : "");
-        free(quoted);
+    const app_settings *s = of->settings;
+    const coli_sampling *p = &of->sampling;
+    const char *otherwise = "default";
+    char *value = NULL;
+    switch (id) {
+    case APP_OPT_MODEL:
+        value = app_format("%s", of->dir);
+        break;
+    case APP_OPT_THREADS:
+        value = app_format("%u", of->model.n_threads);
+        break;
+    case APP_OPT_ISA:
+        value = app_format("%s", of->model.isa);
+        break;
+    case APP_OPT_CTX:
+        value = app_format("%u", coli_session_n_ctx(of->engine->session));
+        break;
+    case APP_OPT_CHUNK:
+        if (!s->chunk) value = app_format("the library's choice");
+        break;
+    case APP_OPT_N:
+        if (!s->n) value = app_format("to the end of the context");
+        break;
+    case APP_OPT_SYSTEM:
+        if (!s->system) value = app_format("none");
+        break;
+    case APP_OPT_TEMP:
+        value = app_format("%g", (double)p->temperature);
+        otherwise = "model";
+        break;
+    case APP_OPT_TOP_K:
+        value = app_format("%u", p->top_k);
+        otherwise = "model";
+        break;
+    case APP_OPT_TOP_P:
+        value = app_format("%g", (double)p->top_p);
+        otherwise = "model";
+        break;
+    case APP_OPT_MIN_P:
+        value = app_format("%g", (double)p->min_p);
+        otherwise = "model";
+        break;
+    case APP_OPT_REP_PENALTY:
+        value = app_format("%g", (double)p->repetition_penalty);
+        otherwise = "model";
+        break;
+    case APP_OPT_PRESENCE_PENALTY:
+        value = app_format("%g", (double)p->presence_penalty);
+        otherwise = "model";
+        break;
+    default:
+        break;
     }
-    printf("%s\n  identity     %s\n", m->n_stop_ids ? "" : "no token", m->identity);
-    printf("  here         %u thread%s, %s\n", m->n_threads, m->n_threads == 1 ? "" : "s", m->isa);
-    if (!s->settings) return;
-    printf("\nsettings\n\n");
-    for (app_option_id id = 0; id < APP_N_OPTION; id++) {
-        if (!is_setting(id)) continue;
-        char value[4200];
-        const char *from = setting(s, engine, dir, id, value, sizeof value);
-        char flag[32];
-        snprintf(flag, sizeof flag, "%s%s", app_dashes(&app_options[id]), app_options[id].name);
-        printf("  %-20s %-28s %s\n", flag, value, from);
-    }
+    effect e = {.value = value ? value : app_value_text(s, id), .from = otherwise};
+    if (s->from[id] == APP_FROM_COMMAND_LINE) e.from = "command line";
+    if (s->from[id] == APP_FROM_ENVIRONMENT) e.from = app_variable_of(id);
+    return e;
 }
 
-static json_t *stop_json(const app_engine *engine, const coli_model_info *m)
+/* [{"id": 1, "text": "<|im_end|>"}]; without a tokenizer there is no text. */
+static json_t *stop_tokens(const subject *of)
 {
+    const coli_tokenizer *tok = coli_model_tokenizer(of->engine->model);
     json_t *stops = json_array();
-    for (uint32_t i = 0; i < m->n_stop_ids; i++) {
-        json_t *stop = json_pack("{s:i}", "id", (int)m->stop_ids[i]);
+    for (uint32_t i = 0; i < of->model.n_stop_ids; i++) {
+        const int32_t id = of->model.stop_ids[i];
+        json_t *stop = json_object();
+        json_object_set_new(stop, "id", json_integer(id));
         coli_text text = {0};
-        if (coli_detokenize(coli_model_tokenizer(engine->model), &m->stop_ids[i], 1, false,
-                            &text) == COLI_OK)
-            json_object_set_new(stop, "text",
-                                json_stringn(text.data ? text.data : "", text.n_bytes));
+        if (tok && coli_detokenize(tok, &id, 1, false, &text) == COLI_OK)
+            json_object_set_new(stop, "text", app_json_string(text.data, text.n_bytes));
         coli_text_free(&text);
         json_array_append_new(stops, stop);
     }
     return stops;
 }
 
-static void print_json(const app_settings *s, const app_engine *engine, const char *dir,
-                       const coli_model_info *m)
+static void print_stops(const subject *of)
 {
+    json_t *stops = stop_tokens(of);
+    const size_t n = json_array_size(stops);
+    printf("  stops at     %s", n ? "" : "no token");
+    for (size_t i = 0; i < n; i++) {
+        const json_t *stop = json_array_get(stops, i), *text = json_object_get(stop, "text");
+        printf("%s%d", i ? ", " : "", (int)json_integer_value(json_object_get(stop, "id")));
+        char *quoted = text ? app_json_text(text) : NULL;
+        if (quoted) printf(" %s", quoted);
+        free(quoted);
+    }
+    putchar('\n');
+    json_decref(stops);
+}
+
+static void print_settings(const subject *of)
+{
+    printf("\nsettings\n\n");
+    for (app_option_id id = 0; id < APP_N_OPTION; id++) {
+        if (!is_setting(id)) continue;
+        const effect e = effect_of(of, id);
+        char flag[32];
+        snprintf(flag, sizeof flag, "%s%s", app_dashes(&app_options[id]), app_options[id].name);
+        app_line(stdout, "  %-20s %-28s %s", flag, e.value, e.from);
+        free(e.value);
+    }
+}
+
+static void print_text(const subject *of)
+{
+    const coli_model_info *m = &of->model;
+    char all[32], active[32];
+    app_count_text(m->n_param, all, sizeof all);
+    app_count_text(m->n_param_active, active, sizeof active);
     const uint64_t routed = routed_bytes(m);
-    json_t *root = json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s}", "name", m->name,
-                             "directory", dir, "family", m->family, "identity", m->identity,
-                             "expert_format", m->expert_format, "trunk_format", m->trunk_format,
-                             "chat_template", m->chat_template, "isa", m->isa);
+    const uint64_t trunk = m->weight_bytes > routed ? m->weight_bytes - routed : 0;
+    app_line(stdout, "%s, a model of the family %s", m->name, m->family);
+    putchar('\n');
+    app_line(stdout, "  directory    %s", of->dir);
+    app_line(stdout, "  parameters   %s in all, %s at work on a token", all, active);
+    app_line(stdout,
+             "  shape        %u layers of width %u; %u experts of width %u in each, %u of them for "
+             "a token",
+             m->n_layer, m->d_model, m->n_expert, m->d_ff, m->n_expert_used);
+    app_line(stdout, "  size         %.3f GB: experts %.3f GB in %s, the rest %.3f GB in %s",
+             gb(m->weight_bytes), gb(routed), m->expert_format, gb(trunk), m->trunk_format);
+    app_line(stdout, "  one expert   %.3f MB; a token reads %.3f GB of experts",
+             (double)m->expert_bytes * 1e-6,
+             gb((uint64_t)m->n_layer * m->n_expert_used * m->expert_bytes));
+    app_line(stdout, "  context      at most %u tokens", m->n_ctx_max);
+    char padding[48] = "";
+    if (m->n_vocab > m->n_token)
+        snprintf(padding, sizeof padding, " and %u rows of padding", m->n_vocab - m->n_token);
+    app_line(stdout, "  vocabulary   %u tokens%s", m->n_token, padding);
+    app_line(stdout, "  template     Qwen %s", m->chat_template);
+    print_stops(of);
+    app_line(stdout, "  identity     %s", m->identity);
+    app_line(stdout, "  here         %u thread%s, %s", m->n_threads, m->n_threads == 1 ? "" : "s",
+             m->isa);
+    if (of->settings->settings) print_settings(of);
+}
+
+static void set_text(json_t *object, const char *key, const char *text)
+{
+    json_object_set_new(object, key, app_json_string(text, strlen(text)));
+}
+
+static json_t *settings_json(const subject *of)
+{
+    json_t *settings = json_array();
+    for (app_option_id id = 0; id < APP_N_OPTION; id++) {
+        if (!is_setting(id)) continue;
+        const effect e = effect_of(of, id);
+        json_t *setting = json_object();
+        set_text(setting, "name", app_options[id].name);
+        set_text(setting, "value", e.value);
+        set_text(setting, "from", e.from);
+        json_array_append_new(settings, setting);
+        free(e.value);
+    }
+    return settings;
+}
+
+static void print_json(const subject *of)
+{
+    const coli_model_info *m = &of->model;
+    const struct {
+        const char *key, *text;
+    } texts[] = {
+        {"name", m->name},
+        {"directory", of->dir},
+        {"family", m->family},
+        {"identity", m->identity},
+        {"expert_format", m->expert_format},
+        {"trunk_format", m->trunk_format},
+        {"chat_template", m->chat_template},
+        {"isa", m->isa},
+    };
     const struct {
         const char *key;
         uint64_t value;
@@ -185,50 +235,40 @@ static void print_json(const app_settings *s, const app_engine *engine, const ch
         {"n_ctx_max", m->n_ctx_max},
         {"n_threads", m->n_threads},
         {"weight_bytes", m->weight_bytes},
-        {"routed_bytes", routed},
+        {"routed_bytes", routed_bytes(m)},
         {"expert_bytes", m->expert_bytes},
     };
+    json_t *root = json_object();
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        set_text(root, texts[i].key, texts[i].text);
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         json_object_set_new(root, numbers[i].key, json_integer((json_int_t)numbers[i].value));
-    json_object_set_new(root, "stop_tokens", stop_json(engine, m));
-    if (s->settings) {
-        json_t *settings = json_array();
-        for (app_option_id id = 0; id < APP_N_OPTION; id++) {
-            if (!is_setting(id)) continue;
-            char value[4200];
-            const char *from = setting(s, engine, dir, id, value, sizeof value);
-            json_array_append_new(settings,
-                                  json_pack("{s:s, s:s, s:s}", "name", app_options[id].name,
-                                            "value", value, "from", from));
-        }
-        json_object_set_new(root, "settings", settings);
-    }
+    json_object_set_new(root, "stop_tokens", stop_tokens(of));
+    if (of->settings->settings) json_object_set_new(root, "settings", settings_json(of));
     app_json_line(root);
 }
 
 int cmd_info(const app_settings *s)
 {
-    if (s->n_arg && s->from[APP_OPT_MODEL] == APP_FROM_COMMAND_LINE)
-        return app_usage("info", "info: give DIR or --model, not both");
-    app_settings of = *s;
-    if (s->n_arg) {
-        of.model = s->args[0];
-        of.from[APP_OPT_MODEL] = APP_FROM_COMMAND_LINE;
-    }
-    char dir[4096];
-    int code = app_model_dir(&of, dir, sizeof dir);
-    if (code != APP_OK) return code;
+    app_settings with_dir;
+    char dir[PATH_MAX];
     app_engine engine;
-    code = app_open(&of, of.settings, &engine);
+    int code = app_model_argument(s, "info", &with_dir);
+    if (code == APP_OK) code = app_model_dir(&with_dir, dir, sizeof dir);
+    if (code == APP_OK) code = app_open(&with_dir, s->settings, &engine);
     if (code != APP_OK) return code;
-    coli_model_info m = {.struct_size = sizeof m};
-    const coli_status status = coli_model_get_info(engine.model, &m);
+    subject of = {.settings = &with_dir,
+                  .engine = &engine,
+                  .dir = dir,
+                  .model = {.struct_size = sizeof of.model}};
+    coli_status status = coli_model_get_info(engine.model, &of.model);
+    if (status == COLI_OK) status = app_sampling(&with_dir, engine.model, &of.sampling);
     if (status != COLI_OK)
         code = app_fail(status);
-    else if (of.json)
-        print_json(&of, &engine, dir, &m);
+    else if (s->json)
+        print_json(&of);
     else
-        print_text(&of, &engine, dir, &m);
+        print_text(&of);
     app_close(&engine);
     return code;
 }

@@ -76,24 +76,18 @@ static bool find_members(const char *text, line_members *out)
     return *at == '}' && !*skip_space(at + 1);
 }
 
-/* The line's members, or false with j->error.  jansson is the judge of what JSON is, except that it
+/* The line's members, or false with l->error.  jansson is the judge of what JSON is, except that it
  * has no room for big numbers; what follows one is judged by the library. */
-static bool parse_line(app_jsonl *j, line_members *out)
+static bool parse_line(app_lines *l, line_members *out)
 {
     json_error_t error;
     json_t *value =
-        json_loadb(j->line, j->n_bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
+        json_loadb(l->line, l->n_bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
     const bool big = !value && json_error_code(&error) == json_error_numeric_overflow;
-    const bool object = json_is_object(value);
+    const bool good = (json_is_object(value) || big) && find_members(l->line, out);
+    if (!good) app_lines_blame(l, value || big ? NULL : &error);
     json_decref(value);
-    if ((object || big) && find_members(j->line, out)) return true;
-    const unsigned long long n_line = j->n_line;
-    if (value || big)
-        snprintf(j->error, sizeof j->error, "line %llu: expected a JSON object", n_line);
-    else
-        snprintf(j->error, sizeof j->error, "line %llu, column %d: %s", n_line, error.column,
-                 error.text);
-    return false;
+    return good;
 }
 
 /* The template's name in `out`; false when the member is no string. */
@@ -109,11 +103,11 @@ static bool template_name(slice member, const char *otherwise, char *out, size_t
 }
 
 /* False: the line was no good. */
-static bool render_line(app_jsonl *j, const char *template_otherwise)
+static bool render_line(app_lines *l, const char *template_otherwise)
 {
     line_members m;
     char name[64];
-    if (!parse_line(j, &m)) return app_json_error_line(j->error), false;
+    if (!parse_line(l, &m)) return app_json_error_line(l->error), false;
     if (!template_name(m.template, template_otherwise, name, sizeof name))
         return app_json_error_line("\"template\": expected a string"), false;
     if (!m.messages.at) return app_json_error_line("expected an object with \"messages\""), false;
@@ -123,7 +117,7 @@ static bool render_line(app_jsonl *j, const char *template_otherwise)
                                                 m.options.at, m.options.n_bytes, &text);
     if (status == COLI_OK) {
         json_t *line = json_object();
-        json_object_set_new(line, "text", json_stringn(text.data ? text.data : "", text.n_bytes));
+        json_object_set_new(line, "text", app_json_string(text.data, text.n_bytes));
         app_json_line(line);
     } else {
         app_json_error_line(coli_error_message());
@@ -135,12 +129,12 @@ static bool render_line(app_jsonl *j, const char *template_otherwise)
 int cmd_render(const app_settings *s)
 {
     if (!s->jsonl) return app_usage("render", "render: --jsonl is missing");
-    app_jsonl j;
-    int code = app_jsonl_open(&j, "-");
-    while (code != APP_FAILED && app_jsonl_line(&j)) {
-        if (!render_line(&j, s->template ? s->template : "3.6")) code = APP_BAD;
+    app_lines l;
+    int code = app_lines_open(&l, "-");
+    while (code != APP_FAILED && app_lines_next(&l)) {
+        if (!render_line(&l, s->template ? s->template : "3.6")) code = APP_BAD;
         if (ferror(stdout)) code = APP_FAILED;
     }
-    app_jsonl_close(&j);
-    return code;
+    const int read = app_lines_close(&l);
+    return read == APP_OK ? code : read;
 }

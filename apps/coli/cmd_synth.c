@@ -9,7 +9,11 @@
 
 int cmd_synth(const app_settings *s)
 {
-    char experts[32], trunk[32];
+    const char *experts = s->experts ? s->experts : "int4";
+    const char *trunk = s->trunk ? s->trunk : "int8";
+    const int code = format_check_group("synth", s->group, experts, trunk);
+    if (code != APP_OK) return code;
+    char experts_full[32], trunk_full[32];
     app_progress progress;
     const coli_synth_opts opts = {
         .struct_size = sizeof opts,
@@ -20,8 +24,8 @@ int cmd_synth(const app_settings *s)
         .n_expert_used = s->used,
         .d_ff = s->inner,
         .n_vocab = s->vocab,
-        .experts = format_name(s->experts ? s->experts : "int4", s->group, experts, sizeof experts),
-        .trunk = format_name(s->trunk ? s->trunk : "int8", s->group, trunk, sizeof trunk),
+        .experts = format_name(experts, s->group, experts_full, sizeof experts_full),
+        .trunk = format_name(trunk, s->group, trunk_full, sizeof trunk_full),
         .skew = s->skew,
         .seed = s->seed,
         .n_threads = s->threads,
@@ -34,9 +38,10 @@ int cmd_synth(const app_settings *s)
     app_progress_end(&progress, status == COLI_OK);
     app_interrupt_session(NULL);
     if (status != COLI_OK) {
-        const int code = app_fail(status);
-        if (status == COLI_E_EXISTS) app_hint("give another OUT, or remove that one first");
-        return code;
+        if (status != COLI_E_EXISTS) return app_fail(status);
+        const int failed = app_fail(status);
+        app_hint("give another OUT, or remove that one first");
+        return failed;
     }
     app_note("%s is complete", s->args[0]);
     return APP_OK;

@@ -8,28 +8,6 @@
 #include "options.h"
 #include "terminal.h"
 
-typedef struct tokens {
-    int32_t *ids;
-    size_t n;
-} tokens;
-
-static coli_status encode(const coli_tokenizer *tok, const char *text, size_t n_bytes, bool plain,
-                          tokens *out)
-{
-    *out = (tokens){0};
-    size_t n = 0;
-    coli_status status = coli_tokenize(tok, text, n_bytes, plain, NULL, 0, &n);
-    if (status != COLI_OK && status != COLI_E_LIMIT) return status;
-    int32_t *ids = app_alloc(n ? n : 1, sizeof *ids);
-    status = n ? coli_tokenize(tok, text, n_bytes, plain, ids, n, &n) : COLI_OK;
-    if (status != COLI_OK) {
-        free(ids);
-        return status;
-    }
-    *out = (tokens){ids, n};
-    return COLI_OK;
-}
-
 /* One line of --jsonl.  False: it was no good, and an error stands in its place. */
 static bool tokenize_line(const coli_tokenizer *tok, const json_t *object, const char *bad_line,
                           bool plain)
@@ -38,61 +16,60 @@ static bool tokenize_line(const coli_tokenizer *tok, const json_t *object, const
     const json_t *text = json_object_get(object, "text");
     if (!json_is_string(text))
         return app_json_error_line("expected an object with the string \"text\""), false;
-    tokens t;
+    int32_t *ids;
+    size_t n;
     coli_text decoded = {0};
-    coli_status status = encode(tok, json_string_value(text), json_string_length(text), plain, &t);
-    if (status == COLI_OK) status = coli_detokenize(tok, t.ids, t.n, false, &decoded);
+    coli_status status =
+        app_tokenize(tok, json_string_value(text), json_string_length(text), plain, &ids, &n);
+    if (status == COLI_OK) status = coli_detokenize(tok, ids, n, false, &decoded);
     if (status == COLI_OK) {
-        json_t *ids = json_array();
-        for (size_t i = 0; i < t.n; i++) json_array_append_new(ids, json_integer(t.ids[i]));
+        json_t *array = json_array();
+        for (size_t i = 0; i < n; i++) json_array_append_new(array, json_integer(ids[i]));
         json_t *line = json_object();
-        json_object_set_new(line, "ids", ids);
-        json_object_set_new(line, "decoded",
-                            json_stringn(decoded.data ? decoded.data : "", decoded.n_bytes));
+        json_object_set_new(line, "ids", array);
+        json_object_set_new(line, "decoded", app_json_string(decoded.data, decoded.n_bytes));
         app_json_line(line);
     } else {
         app_json_error_line(coli_error_message());
     }
     coli_text_free(&decoded);
-    free(t.ids);
+    free(ids);
     return status == COLI_OK;
 }
 
 static int tokenize_lines(const coli_tokenizer *tok, bool plain)
 {
-    app_jsonl j;
-    int code = app_jsonl_open(&j, "-");
+    app_lines l;
+    int code = app_lines_open(&l, "-");
     json_t *object;
-    while (code != APP_FAILED && app_jsonl_next(&j, &object)) {
-        if (!tokenize_line(tok, object, j.error, plain)) code = APP_BAD;
+    while (code != APP_FAILED && app_lines_next_object(&l, &object)) {
+        if (!tokenize_line(tok, object, l.error, plain)) code = APP_BAD;
         json_decref(object);
         if (ferror(stdout)) code = APP_FAILED;
     }
-    app_jsonl_close(&j);
-    return code;
+    const int read = app_lines_close(&l);
+    return read == APP_OK ? code : read;
 }
 
 /* For a person: one token per line, its id and its text as a JSON string (so that blanks show). */
 static int tokenize_text(const coli_tokenizer *tok, const char *text, size_t n_bytes, bool plain)
 {
-    tokens t;
-    coli_status status = encode(tok, text, n_bytes, plain, &t);
-    for (size_t i = 0; status == COLI_OK && i < t.n; i++) {
+    int32_t *ids;
+    size_t n;
+    coli_status status = app_tokenize(tok, text, n_bytes, plain, &ids, &n);
+    for (size_t i = 0; status == COLI_OK && i < n; i++) {
         coli_text piece = {0};
-        status = coli_detokenize(tok, &t.ids[i], 1, false, &piece);
+        status = coli_detokenize(tok, &ids[i], 1, false, &piece);
         if (status != COLI_OK) break;
-        json_t *string = json_stringn(piece.data ? piece.data : "", piece.n_bytes);
-        char *quoted = json_dumps(string, JSON_ENCODE_ANY);
-        printf("%8d  %s\n", t.ids[i], quoted ? quoted : "?");
+        json_t *string = app_json_string(piece.data, piece.n_bytes);
+        char *quoted = app_json_text(string);
+        printf("%8d  %s\n", ids[i], quoted);
         free(quoted);
         json_decref(string);
         coli_text_free(&piece);
     }
-    if (status == COLI_OK) {
-        fflush(stdout);
-        app_note("%zu token%s, %zu bytes", t.n, t.n == 1 ? "" : "s", n_bytes);
-    }
-    free(t.ids);
+    if (status == COLI_OK) app_note("%zu token%s, %zu bytes", n, n == 1 ? "" : "s", n_bytes);
+    free(ids);
     return status == COLI_OK ? APP_OK : app_fail(status);
 }
 
@@ -132,13 +109,9 @@ int cmd_tokenize(const app_settings *s)
     app_engine engine;
     int code = app_open(s, false, &engine);
     if (code != APP_OK) return code;
-    const coli_tokenizer *tok = coli_model_tokenizer(engine.model);
-    if (tok) {
-        code = tokenize_all(tok, s);
-    } else {
-        app_error("the model has no tokenizer.json");
-        code = APP_BAD;
-    }
+    const coli_tokenizer *tok;
+    code = app_tokenizer(&engine, &tok);
+    if (code == APP_OK) code = tokenize_all(tok, s);
     app_close(&engine);
     return code;
 }

@@ -4,18 +4,15 @@
 #include "coli/coli.h"
 #include "commands.h"
 #include "open_model.h"
-#include "options.h"
 #include "progress.h"
 #include "terminal.h"
 
 int cmd_verify(const app_settings *s)
 {
-    if (s->n_arg && s->from[APP_OPT_MODEL] == APP_FROM_COMMAND_LINE)
-        return app_usage("verify", "verify: give DIR or --model, not both");
-    app_settings of = *s;
-    if (s->n_arg) of.model = s->args[0];
+    app_settings of;
     char dir[PATH_MAX];
-    const int code = app_model_dir(&of, dir, sizeof dir);
+    int code = app_model_argument(s, "verify", &of);
+    if (code == APP_OK) code = app_model_dir(&of, dir, sizeof dir);
     if (code != APP_OK) return code;
     app_progress progress;
     app_interrupt_count();
@@ -24,6 +21,6 @@ int cmd_verify(const app_settings *s)
     app_progress_end(&progress, status == COLI_OK);
     app_interrupt_session(NULL);
     if (status != COLI_OK) return app_fail(status);
-    printf("%s: all is well\n", dir);
+    app_line(stdout, "%s: all is well", dir);
     return APP_OK;
 }

@@ -4,8 +4,12 @@
 
 #include <stddef.h>
 
-/* "int4" and "--group 32" to the format's full name in out; names that are full already stay, and
- * so does NULL. */
+/* "int4" and "--group 32" to the format's full name in out; names that are full already stay. */
 const char *format_name(const char *format, const char *group, char *out, size_t cap);
+
+/* --group must have something to say, and say what the formats do not say themselves.  An exit
+ * code; what is wrong was printed. */
+int format_check_group(const char *command, const char *group, const char *experts,
+                       const char *trunk);
 
 #endif

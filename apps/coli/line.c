@@ -2,7 +2,8 @@
  *
  * Paste.  A terminal in bracketed-paste mode sends ESC[200~ text ESC[201~.  The first sequence is
  * bound to a function that reads on to the second and inserts what lies between, newlines and all;
- * libedit shows a buffer with newlines as several lines, and Enter hands over the whole.
+ * libedit shows a buffer with newlines as several lines, and Enter hands over the whole.  Ctrl-C
+ * in between drops the paste and the line: a paste whose end got lost must not be a trap.
  *
  * Ctrl-C.  The terminal turns it into SIGINT.  libedit's own signal handling would kill the whole
  * process group, and any thread may be the one that takes a signal, so handlers only write to a
@@ -118,15 +119,20 @@ static int read_key(EditLine *el, wchar_t *out)
     }
 }
 
+static unsigned char drop_line(EditLine *el, bool empty)
+{
+    line_editor *line = NULL;
+    el_get(el, EL_CLIENTDATA, &line);
+    line->n_empty_interrupt = empty ? line->n_empty_interrupt + 1 : 0;
+    line->dropped = true;
+    return CC_NEWLINE; // ends el_gets; the text is thrown away there
+}
+
 static unsigned char on_interrupt_key(EditLine *el, int key)
 {
     (void)key;
-    line_editor *line = NULL;
-    el_get(el, EL_CLIENTDATA, &line);
     const LineInfoW *info = el_wline(el);
-    line->n_empty_interrupt = info->lastchar > info->buffer ? 0 : line->n_empty_interrupt + 1;
-    line->dropped = true;
-    return CC_NEWLINE; // ends el_gets; the text is thrown away there
+    return drop_line(el, info->lastchar == info->buffer);
 }
 
 static unsigned char on_newline_key(EditLine *el, int key)
@@ -148,6 +154,10 @@ static unsigned char on_paste(EditLine *el, int key)
     wchar_t *text = NULL, c;
     bool complete = false;
     while (!complete && el_wgetc(el, &c) == 1) {
+        if (c == KEY_CTRL_C) {
+            free(text);
+            return drop_line(el, false);
+        }
         if (n + 2 > cap) text = app_realloc(text, cap = cap ? 2 * cap : 1024, sizeof *text);
         if (c == L'\0') continue;
         if (c == L'\n' && n && text[n - 1] == L'\r') n--; // CR LF

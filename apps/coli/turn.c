@@ -39,16 +39,19 @@ static int explain(const coli_result *r, const app_answer *a, const app_engine *
 int turn_say(coli_chat *chat, const app_engine *engine, const app_settings *s, const char *text,
              const char *full_hint)
 {
-    const coli_sampling sampling = app_sampling(s, engine->model);
+    coli_sampling sampling;
+    coli_status status = app_sampling(s, engine->model, &sampling);
+    if (status != COLI_OK) return app_fail(status);
     const coli_generate_opts opts = {
         .struct_size = sizeof opts, .max_tokens = s->n, .sampling = &sampling};
     coli_result result = {.struct_size = sizeof result};
     app_answer answer = {0};
-    app_interrupt_session(engine->session);
-    const coli_status status = coli_chat_say(chat, text, &opts, app_answer_piece, &answer, &result);
-    app_answer_end(&answer);
-    const bool stopped = app_interrupts() > 0;
-    app_interrupt_count(); // one that comes a moment late must not end the conversation
+    bool stopped = app_interrupt_session(engine->session) > 0; // since the text was read
+    if (!stopped) {
+        status = coli_chat_say(chat, text, &opts, app_answer_piece, &answer, &result);
+        app_answer_end(&answer);
+    }
+    stopped |= app_interrupt_count() > 0;       // one that comes a moment late ends nothing else
     if (answer.write_failed) return APP_FAILED; // the end of the program says why
     if (stopped && (status == COLI_OK || status == COLI_E_CANCELLED)) {
         app_note("stopped");

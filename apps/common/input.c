@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "terminal.h"
+#include "text.h"
 
 static FILE *open_input(const char *path)
 {
@@ -47,70 +48,109 @@ int app_read_all(const char *path, char **text, size_t *n_bytes)
     return APP_OK;
 }
 
-int app_jsonl_open(app_jsonl *j, const char *path)
+int app_lines_open(app_lines *l, const char *path)
 {
-    *j = (app_jsonl){.path = name_of(path), .file = open_input(path)};
-    return j->file ? APP_OK : APP_BAD;
+    *l = (app_lines){.name = name_of(path), .file = open_input(path)};
+    return l->file ? APP_OK : APP_BAD;
 }
 
-void app_jsonl_close(app_jsonl *j)
+int app_lines_close(app_lines *l)
 {
-    if (j->file && j->file != stdin) fclose(j->file);
-    free(j->line);
-    *j = (app_jsonl){0};
+    const int failed = l->failed;
+    if (failed) app_error("%s: %s", l->name, strerror(failed));
+    if (l->file && l->file != stdin) fclose(l->file);
+    free(l->line);
+    *l = (app_lines){0};
+    return failed ? APP_FAILED : APP_OK;
 }
 
-bool app_jsonl_line(app_jsonl *j)
+bool app_lines_next(app_lines *l)
 {
     ssize_t n;
     do {
-        n = getline(&j->line, &j->cap, j->file);
-        if (n < 0) return false;
-        j->n_line++;
-    } while (strspn(j->line, " \t\r\n") == (size_t)n);
-    j->n_bytes = (size_t)n;
+        n = getline(&l->line, &l->cap, l->file);
+        if (n < 0) {
+            if (ferror(l->file) || !feof(l->file)) l->failed = errno;
+            return false;
+        }
+        l->n_line++;
+    } while (strspn(l->line, " \t\r\n") == (size_t)n);
+    l->n_bytes = (size_t)n;
     return true;
 }
 
-bool app_jsonl_next(app_jsonl *j, json_t **object)
+void app_lines_blame(app_lines *l, const json_error_t *error)
+{
+    const unsigned long long n_line = l->n_line;
+    if (!error)
+        snprintf(l->error, sizeof l->error, "line %llu: expected a JSON object", n_line);
+    else
+        snprintf(l->error, sizeof l->error, "line %llu, column %d: %s", n_line, error->column,
+                 error->text);
+}
+
+bool app_lines_next_object(app_lines *l, json_t **object)
 {
     *object = NULL;
-    if (!app_jsonl_line(j)) return false;
+    if (!app_lines_next(l)) return false;
     json_error_t error;
     json_t *value =
-        json_loadb(j->line, j->n_bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
-    const unsigned long long n_line = j->n_line;
+        json_loadb(l->line, l->n_bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
     if (json_is_object(value)) {
         *object = value;
         return true;
     }
-    if (value)
-        snprintf(j->error, sizeof j->error, "line %llu: expected a JSON object", n_line);
-    else
-        snprintf(j->error, sizeof j->error, "line %llu, column %d: %s", n_line, error.column,
-                 error.text);
+    app_lines_blame(l, value ? NULL : &error);
     json_decref(value);
     return true;
 }
 
-bool app_json_line(json_t *value)
+json_t *app_json_string(const char *text, size_t n_bytes)
 {
-    char *text = value ? json_dumps(value, 0) : NULL;
-    json_decref(value);
-    if (!text) {
+    size_t n;
+    char *good = app_utf8_repair(text, n_bytes, &n);
+    json_t *string = json_stringn(good, n);
+    free(good);
+    return string;
+}
+
+char *app_json_text(const json_t *value)
+{
+    char *dumped = value ? json_dumps(value, JSON_ENCODE_ANY) : NULL;
+    if (!dumped) { // strings are UTF-8: app_json_string
         app_error("out of memory: a line of JSON");
         exit(APP_FAILED);
     }
-    fputs(text, stdout);
-    fputc('\n', stdout);
-    free(text);
-    return fflush(stdout) == 0 && !ferror(stdout);
+    const size_t n_bytes = strlen(dumped);
+    char *text = app_alloc(n_bytes + 1, strlen("\\u007f"));
+    for (size_t i = 0, n = 0, step; i < n_bytes; i += step) {
+        uint32_t code;
+        step = app_utf8_char(dumped + i, n_bytes - i, &code); // never 0: jansson writes UTF-8
+        if (code >= 0x7F && code < 0xA0) {
+            n += (size_t)sprintf(text + n, "\\u%04X", (unsigned)code);
+        } else {
+            memcpy(text + n, dumped + i, step);
+            n += step;
+        }
+    }
+    free(dumped);
+    return text;
 }
 
-bool app_json_error_line(const char *text)
+void app_json_line(json_t *value)
 {
-    json_t *value = json_pack("{s:s}", "error", text);
-    return app_json_line(value ? value : json_pack("{s:s}", "error", "the message is not UTF-8"));
+    char *text = app_json_text(value);
+    json_decref(value);
+    puts(text);
+    fflush(stdout);
+    free(text);
+}
+
+void app_json_error_line(const char *text)
+{
+    json_t *line = json_object();
+    json_object_set_new(line, "error", app_json_string(text, strlen(text)));
+    app_json_line(line);
 }
 
 int app_read_ids(const char *path, uint32_t n_vocab, int32_t **ids, size_t *n_ids)

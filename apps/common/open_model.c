@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "options.h"
 #include "terminal.h"
 
 #define SHIPPED "models/hummingbird"
@@ -56,6 +57,17 @@ int app_model_dir(const app_settings *s, char *dir, size_t cap)
     return APP_BAD;
 }
 
+int app_model_argument(const app_settings *s, const char *command, app_settings *out)
+{
+    *out = *s;
+    if (s->n_arg == 0) return APP_OK;
+    if (s->from[APP_OPT_MODEL] == APP_FROM_COMMAND_LINE)
+        return app_usage(command, "%s: give DIR or --model, not both", command);
+    out->model = s->args[0];
+    out->from[APP_OPT_MODEL] = APP_FROM_COMMAND_LINE;
+    return APP_OK;
+}
+
 /* Someone who downloaded a checkpoint is one step away. */
 static bool is_checkpoint(const char *dir)
 {
@@ -69,12 +81,6 @@ static bool is_checkpoint(const char *dir)
     return false;
 }
 
-static void log_line(void *user, const char *line)
-{
-    (void)user;
-    app_note("%s", line);
-}
-
 int app_open(const app_settings *s, bool with_session, app_engine *out)
 {
     *out = (app_engine){0};
@@ -82,7 +88,7 @@ int app_open(const app_settings *s, bool with_session, app_engine *out)
     const int code = app_model_dir(s, dir, sizeof dir);
     if (code != APP_OK) return code;
     const coli_model_opts model_opts = {
-        .struct_size = sizeof model_opts, .n_threads = s->threads, .isa = s->isa, .log = log_line};
+        .struct_size = sizeof model_opts, .n_threads = s->threads, .isa = s->isa};
     coli_status status = coli_model_open(dir, &model_opts, &out->model);
     const coli_session_opts session_opts = {
         .struct_size = sizeof session_opts, .n_ctx = s->ctx, .n_chunk = s->chunk};
@@ -107,18 +113,42 @@ void app_close(app_engine *engine)
     *engine = (app_engine){0};
 }
 
-coli_sampling app_sampling(const app_settings *s, const coli_model *model)
+int app_tokenizer(const app_engine *engine, const coli_tokenizer **out)
 {
-    coli_sampling p = {.struct_size = sizeof p};
-    coli_sampling_default(model, &p);
-    if (app_given(s, APP_OPT_TEMP)) p.temperature = s->temp;
-    if (app_given(s, APP_OPT_TOP_K)) p.top_k = s->top_k;
-    if (app_given(s, APP_OPT_TOP_P)) p.top_p = s->top_p;
-    if (app_given(s, APP_OPT_MIN_P)) p.min_p = s->min_p;
-    if (app_given(s, APP_OPT_REP_PENALTY)) p.repetition_penalty = s->rep_penalty;
-    if (app_given(s, APP_OPT_PRESENCE_PENALTY)) p.presence_penalty = s->presence_penalty;
-    if (app_given(s, APP_OPT_SEED)) p.seed = s->seed;
-    return p;
+    *out = coli_model_tokenizer(engine->model);
+    if (*out) return APP_OK;
+    app_error("the model has no tokenizer.json");
+    return APP_BAD;
+}
+
+coli_status app_tokenize(const coli_tokenizer *tokenizer, const char *text, size_t n_bytes,
+                         bool plain, int32_t **ids, size_t *n_ids)
+{
+    *ids = NULL;
+    *n_ids = 0;
+    coli_status status = coli_tokenize(tokenizer, text, n_bytes, plain, NULL, 0, n_ids);
+    if (status != COLI_E_LIMIT) return status; // there are none, or it cannot be done
+    *ids = app_alloc(*n_ids, sizeof **ids);
+    status = coli_tokenize(tokenizer, text, n_bytes, plain, *ids, *n_ids, n_ids);
+    if (status == COLI_OK) return COLI_OK;
+    free(*ids);
+    *ids = NULL;
+    return status;
+}
+
+coli_status app_sampling(const app_settings *s, const coli_model *model, coli_sampling *out)
+{
+    *out = (coli_sampling){.struct_size = sizeof *out};
+    const coli_status status = coli_sampling_default(model, out);
+    if (status != COLI_OK) return status;
+    if (app_given(s, APP_OPT_TEMP)) out->temperature = s->temp;
+    if (app_given(s, APP_OPT_TOP_K)) out->top_k = s->top_k;
+    if (app_given(s, APP_OPT_TOP_P)) out->top_p = s->top_p;
+    if (app_given(s, APP_OPT_MIN_P)) out->min_p = s->min_p;
+    if (app_given(s, APP_OPT_REP_PENALTY)) out->repetition_penalty = s->rep_penalty;
+    if (app_given(s, APP_OPT_PRESENCE_PENALTY)) out->presence_penalty = s->presence_penalty;
+    if (app_given(s, APP_OPT_SEED)) out->seed = s->seed;
+    return COLI_OK;
 }
 
 void app_count_text(uint64_t n, char *out, size_t cap)

@@ -15,6 +15,7 @@
 
 #include "coli/coli.h"
 #include "terminal.h"
+#include "text.h"
 
 extern char **environ;
 
@@ -59,12 +60,10 @@ void app_nearest_try(app_nearest *n, const char *candidate)
 
 int app_usage(const char *command, const char *fmt, ...)
 {
-    char text[512];
     va_list args;
     va_start(args, fmt);
-    vsnprintf(text, sizeof text, fmt, args);
+    app_verror(fmt, args);
     va_end(args);
-    app_error("%s", text);
     if (command)
         app_hint("`%s help %s` shows how", app_program_name(), command);
     else
@@ -97,7 +96,7 @@ static bool parse_u64(const char *text, uint64_t *out)
     char *end;
     errno = 0;
     const unsigned long long value = strtoull(text, &end, 10);
-    if (*end || errno || value > UINT64_MAX) return false;
+    if (*end || errno) return false;
     *out = (uint64_t)value;
     return true;
 }
@@ -151,29 +150,25 @@ static bool take_value(const app_option *o, const char *text, app_settings *s)
     return false;
 }
 
-void app_value_text(const app_settings *s, app_option_id id, char *out, size_t cap)
+char *app_value_text(const app_settings *s, app_option_id id)
 {
     const void *field = (const char *)s + app_options[id].offset;
     switch (app_options[id].kind) {
     case APP_FLAG:
-        snprintf(out, cap, "%s", *(const bool *)field ? "on" : "off");
-        break;
+        return app_format("%s", *(const bool *)field ? "on" : "off");
     case APP_TEXT:
     case APP_CHOICE: {
         const char *text = *(const char *const *)field;
-        snprintf(out, cap, "%s", text ? text : "");
-        break;
+        return app_format("%s", text ? text : "");
     }
     case APP_U32:
-        snprintf(out, cap, "%" PRIu32, *(const uint32_t *)field);
-        break;
+        return app_format("%" PRIu32, *(const uint32_t *)field);
     case APP_U64:
-        snprintf(out, cap, "%" PRIu64, *(const uint64_t *)field);
-        break;
+        return app_format("%" PRIu64, *(const uint64_t *)field);
     case APP_F32:
-        snprintf(out, cap, "%g", (double)*(const float *)field);
-        break;
+        return app_format("%g", (double)*(const float *)field);
     }
+    return app_format("?"); // no such kind
 }
 
 /* ---- the command line ---------------------------------------------------------------------- */

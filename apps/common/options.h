@@ -60,7 +60,7 @@ void app_range_text(const app_option *option, bool brief, char *out, size_t cap)
 /* The variable that sets an option, or NULL. */
 const char *app_variable_of(app_option_id id);
 
-/* A setting's value in words, as `coli info --settings` shows it. */
-void app_value_text(const app_settings *s, app_option_id id, char *out, size_t cap);
+/* A setting's value in words, as `coli info --settings` shows it.  New memory (free). */
+char *app_value_text(const app_settings *s, app_option_id id);
 
 #endif

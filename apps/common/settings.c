@@ -21,7 +21,7 @@ const app_option app_options[APP_N_OPTION] = {
         COMPUTE | APP_BENCH, "instruction set of the kernels; all give the same bytes"},
     [APP_OPT_CTX] = {"ctx", "N", APP_U32, FIELD(ctx), 0, 16777216, NULL,
         "0, what the model was made for, at most 32768", COMPUTE, "most tokens of a conversation"},
-    [APP_OPT_CHUNK] = {"chunk", "N", APP_U32, FIELD(chunk), 0, 4096, NULL, "0, which is 512",
+    [APP_OPT_CHUNK] = {"chunk", "N", APP_U32, FIELD(chunk), 0, 4096, NULL, "0, the library's choice",
         COMPUTE | APP_BENCH,
         "most prompt tokens computed together; the answer is the same with any"},
 

@@ -11,6 +11,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "text.h"
+
 static const char *program_name = "coli";
 
 /* ---- Ctrl-C -------------------------------------------------------------------------------- */
@@ -69,20 +71,21 @@ void app_woken(void)
     }
 }
 
-static void interrupt_mode(coli_session *session, bool counting)
+/* The mode first, then the count: one that comes in between is either obeyed or counted. */
+static uint32_t interrupt_mode(coli_session *session, bool counting)
 {
     atomic_store(&on_interrupt.counting, counting);
     atomic_store(&on_interrupt.session, session);
-    atomic_store(&on_interrupt.n, 0);
+    return atomic_exchange(&on_interrupt.n, 0);
 }
 
-void app_interrupt_session(coli_session *session)
+uint32_t app_interrupt_session(coli_session *session)
 {
-    interrupt_mode(session, false);
+    return interrupt_mode(session, false);
 }
-void app_interrupt_count(void)
+uint32_t app_interrupt_count(void)
 {
-    interrupt_mode(NULL, true);
+    return interrupt_mode(NULL, true);
 }
 uint32_t app_interrupts(void)
 {
@@ -130,25 +133,55 @@ bool app_colour(FILE *stream)
            strcmp(term, "dumb") != 0;
 }
 
+/* One app_line between two texts that are the program's own. */
+static void vline(FILE *stream, const char *before, const char *fmt, va_list args,
+                  const char *after)
+{
+    char small[1024], *text = small, *large = NULL;
+    va_list again;
+    va_copy(again, args);
+    const int n = vsnprintf(small, sizeof small, fmt, args);
+    if (n >= (int)sizeof small) {
+        large = malloc((size_t)n + 1); // not app_alloc: what failed may be that
+        if (large) vsnprintf(text = large, (size_t)n + 1, fmt, again);
+        if (!large) strcpy(small + sizeof small - 4, "...");
+    }
+    va_end(again);
+    fputs(before, stream);
+    if (n > 0) app_put_shown(stream, text, strlen(text), "");
+    fputs(after, stream);
+    free(large);
+}
+
+void app_line(FILE *stream, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    vline(stream, "", fmt, args, "\n");
+    va_end(args);
+}
+
+void app_verror(const char *fmt, va_list args)
+{
+    fflush(stdout);
+    fprintf(stderr, "%s: ", program_name);
+    vline(stderr, "", fmt, args, "\n");
+}
+
 void app_error(const char *fmt, ...)
 {
     va_list args;
-    fflush(stdout);
-    fprintf(stderr, "%s: ", program_name);
     va_start(args, fmt);
-    vfprintf(stderr, fmt, args);
+    app_verror(fmt, args);
     va_end(args);
-    fputc('\n', stderr);
 }
 
 void app_hint(const char *fmt, ...)
 {
     va_list args;
-    fputs("hint: ", stderr);
     va_start(args, fmt);
-    vfprintf(stderr, fmt, args);
+    vline(stderr, "hint: ", fmt, args, "\n");
     va_end(args);
-    fputc('\n', stderr);
 }
 
 void app_note(const char *fmt, ...)
@@ -156,11 +189,9 @@ void app_note(const char *fmt, ...)
     const bool colour = app_colour(stderr);
     va_list args;
     fflush(stdout);
-    if (colour) fputs("\033[2m", stderr);
     va_start(args, fmt);
-    vfprintf(stderr, fmt, args);
+    vline(stderr, colour ? "\033[2m" : "", fmt, args, colour ? "\033[0m\n" : "\n");
     va_end(args);
-    fputs(colour ? "\033[0m\n" : "\n", stderr);
 }
 
 int app_exit_code(coli_status status)
@@ -210,24 +241,12 @@ void *app_alloc(size_t n, size_t size)
 
 /* ---- the answer ---------------------------------------------------------------------------- */
 
-/* A model can write escape sequences.  On a terminal they are shown as the pictures Unicode has for
- * control characters; a file gets the bytes. */
+/* A model can write escape sequences.  A terminal shows them; a file gets the bytes. */
 static bool put_text(FILE *stream, const char *text, size_t n)
 {
-    if (!isatty(fileno(stream))) return fwrite(text, 1, n, stream) == n && fflush(stream) == 0;
-    for (size_t i = 0; i < n; i++) {
-        const unsigned char c = (unsigned char)text[i];
-        if ((c < 0x20 && c != '\n' && c != '\t') || c == 0x7F) {
-            const unsigned char picture = c == 0x7F ? 0x21 : c; // U+2400 + c, U+2421
-            fprintf(stream, "\xE2\x90%c", 0x80 + picture);
-        } else if (c == 0xC2 && i + 1 < n && (unsigned char)text[i + 1] < 0xA0) {
-            fputs("\xEF\xBF\xBD", stream); // the second set of control characters
-            i++;
-        } else {
-            fputc(c, stream);
-        }
-    }
-    return fflush(stream) == 0 && !ferror(stream);
+    const bool put = isatty(fileno(stream)) ? app_put_shown(stream, text, n, "\n\t")
+                                            : fwrite(text, 1, n, stream) == n;
+    return fflush(stream) == 0 && put;
 }
 
 static void end_thinking(app_answer *a)

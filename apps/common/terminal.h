@@ -3,6 +3,7 @@
 #ifndef APP_TERMINAL_H
 #define APP_TERMINAL_H
 
+#include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -25,8 +26,13 @@ const char *app_program_name(void);
  * by SIGPIPE, quietly, as a shell expects. */
 int app_terminal_finish(int code);
 
-/* One line on stderr, "coli: ...".  The hint goes to a line of its own below an error. */
+/* One line of text for the eye.  What it quotes from files, names and the environment cannot drive
+ * a terminal or fake a second line: control characters are shown, newlines too (app_put_shown). */
+__attribute__((format(printf, 2, 3))) void app_line(FILE *stream, const char *fmt, ...);
+
+/* Such a line on stderr, "coli: ...".  The hint goes to a line of its own below an error. */
 __attribute__((format(printf, 1, 2))) void app_error(const char *fmt, ...);
+__attribute__((format(printf, 1, 0))) void app_verror(const char *fmt, va_list args);
 __attribute__((format(printf, 1, 2))) void app_hint(const char *fmt, ...);
 /* Print what the library has to say about a failure; returns the exit code that belongs to it. */
 int app_fail(coli_status status);
@@ -34,7 +40,7 @@ int app_exit_code(coli_status status);
 
 /* Escape sequences are welcome there: a terminal, not dumb, NO_COLOR not set. */
 bool app_colour(FILE *stream);
-/* A line on stderr for the eye: dimmed on a terminal. */
+/* An app_line on stderr, dimmed on a terminal. */
 __attribute__((format(printf, 1, 2))) void app_note(const char *fmt, ...);
 
 /* Memory, or a message and exit. */
@@ -44,10 +50,14 @@ void *app_realloc(void *p, size_t n, size_t size);
 /* ---- Ctrl-C -------------------------------------------------------------------------------- */
 
 /* With a session: the first Ctrl-C cancels what it does, the second ends the process.  With NULL:
- * the first ends the process (exit code 130).  Starts counting anew. */
-void app_interrupt_session(coli_session *session);
-/* Only count: somebody asks app_interrupts(). */
-void app_interrupt_count(void);
+ * the first ends the process (exit code 130).
+ *
+ * A session forgets a cancel that comes while it does nothing.  So call this right before the long
+ * work, and look at the result: how many Ctrl-C came since the last call of this or the next
+ * function.  Counting starts anew. */
+uint32_t app_interrupt_session(coli_session *session);
+/* Only count: somebody asks app_interrupts().  The same result. */
+uint32_t app_interrupt_count(void);
 uint32_t app_interrupts(void);
 
 /* A descriptor that becomes readable when a signal has come, whichever thread took it; -1 if the

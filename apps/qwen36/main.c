@@ -80,7 +80,9 @@ static int run_pass(const app_settings *s, app_engine *engine, pass *p)
         p->expert_ids = app_alloc(n_choice, sizeof *p->expert_ids);
         p->expert_w = app_alloc(n_choice, sizeof *p->expert_w);
     }
-    const coli_status status = coli_session_eval(engine->session, p->ids, p->n, on_rows, p);
+    coli_status status = COLI_E_CANCELLED;
+    if (app_interrupt_session(engine->session) == 0)
+        status = coli_session_eval(engine->session, p->ids, p->n, on_rows, p);
     int code = status == COLI_OK ? APP_OK : app_fail(status);
     if (code == APP_OK && s->dump_logits) code = dump(p, s->dump_logits);
     return code;
@@ -159,7 +161,9 @@ static int continue_from(const app_settings *s, app_engine *engine, pass *p)
     if (s->dump_logits) {
         code = run_pass(s, engine, p);
     } else {
-        const coli_status status = coli_session_feed(engine->session, p->ids, p->n);
+        coli_status status = COLI_E_CANCELLED;
+        if (app_interrupt_session(engine->session) == 0)
+            status = coli_session_feed(engine->session, p->ids, p->n);
         if (status != COLI_OK) code = app_fail(status);
     }
     if (code != APP_OK) return code;
@@ -214,21 +218,17 @@ static int teacher_force(const app_settings *s, app_engine *engine, pass *p)
 
 static int read_prompt_ids(const char *path, const app_engine *engine, int32_t **ids, size_t *n)
 {
-    const coli_tokenizer *tok = coli_model_tokenizer(engine->model);
-    if (!tok) {
-        app_error("the model has no tokenizer.json");
+    const coli_tokenizer *tok;
+    int code = app_tokenizer(engine, &tok);
+    if (code != APP_OK) {
         app_hint("--ids takes ids");
-        return APP_BAD;
+        return code;
     }
     char *text;
     size_t n_bytes;
-    const int code = app_read_all(path, &text, &n_bytes);
+    code = app_read_all(path, &text, &n_bytes);
     if (code != APP_OK) return code;
-    coli_status status = coli_tokenize(tok, text, n_bytes, false, NULL, 0, n);
-    if (status == COLI_E_LIMIT) {
-        *ids = app_alloc(*n, sizeof **ids);
-        status = coli_tokenize(tok, text, n_bytes, false, *ids, *n, n);
-    }
+    const coli_status status = app_tokenize(tok, text, n_bytes, false, ids, n);
     free(text);
     if (status != COLI_OK) return app_fail(status);
     if (*n > 0) return APP_OK;
@@ -280,7 +280,6 @@ static int run(const app_settings *s)
     int code = app_open(s, true, &engine);
     if (code != APP_OK) return code;
     app_banner(&engine);
-    app_interrupt_session(engine.session);
     code = s->ppl ? measure_perplexity(s, &engine) : measure_ids(s, &engine);
     app_close(&engine);
     return code;

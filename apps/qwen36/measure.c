@@ -13,6 +13,7 @@
 #include "input.h"
 #include "progress.h"
 #include "terminal.h"
+#include "text.h"
 
 double measure_nll(const float *logits, uint32_t n_vocab, int32_t id)
 {
@@ -88,20 +89,20 @@ static bool on_rows(void *user, uint32_t pos, uint32_t n_row, const float *logit
 static coli_status score_text(app_engine *engine, uint32_t n_vocab, const json_t *text, score *out)
 {
     *out = (score){0};
-    const coli_tokenizer *tok = coli_model_tokenizer(engine->model);
-    const char *bytes = json_string_value(text);
-    const size_t n_bytes = json_string_length(text);
+    int32_t *ids;
     size_t n;
-    coli_status status = coli_tokenize(tok, bytes, n_bytes, false, NULL, 0, &n);
-    if (status != COLI_E_LIMIT) return status; // empty, or not to be tokenised
-    int32_t *ids = app_alloc(n, sizeof *ids);
-    status = coli_tokenize(tok, bytes, n_bytes, false, ids, n, &n);
+    coli_status status = app_tokenize(coli_model_tokenizer(engine->model), json_string_value(text),
+                                      json_string_length(text), false, &ids, &n);
     text_rows rows = {.ids = ids, .n = (uint32_t)n, .n_vocab = n_vocab};
     coli_session_reset(engine->session);
-    if (status == COLI_OK && n > 1)
-        status = coli_session_eval(engine->session, ids, n, on_rows, &rows);
+    if (status == COLI_OK && n > 1) {
+        uint32_t n_interrupt = app_interrupt_session(engine->session);
+        if (n_interrupt == 0) status = coli_session_eval(engine->session, ids, n, on_rows, &rows);
+        n_interrupt += app_interrupt_session(NULL); // the next line may take long to come
+        if (status == COLI_OK && n_interrupt > 0) status = COLI_E_CANCELLED;
+    }
     free(ids);
-    *out = (score){.nll = rows.nll, .n_token = n - 1};
+    *out = (score){.nll = rows.nll, .n_token = n ? n - 1 : 0};
     return status;
 }
 
@@ -116,29 +117,29 @@ static json_t *score_json(const score *s)
 
 static void print_score(const char *kind, const char *name, const score *s)
 {
-    printf("%-6s %-16s %8llu tokens  nll %.5f  ppl %.4f\n", kind, name,
-           (unsigned long long)s->n_token, mean(s), exp(mean(s)));
+    app_line(stdout, "%-6s %-16s %8llu tokens  nll %.5f  ppl %.4f", kind, name,
+             (unsigned long long)s->n_token, mean(s), exp(mean(s)));
     fflush(stdout);
 }
 
 /* One object of the file; an exit code. */
 static int score_object(const app_settings *s, app_engine *engine, uint32_t n_vocab,
-                        const app_jsonl *j, const json_t *object, scores *all)
+                        const app_lines *l, const json_t *object, scores *all)
 {
     const json_t *text = json_object_get(object, "text"), *topic = json_object_get(object, "topic");
     if (!object || !json_is_string(text) || (topic && !json_is_string(topic))) {
         if (!object)
-            app_error("%s: %s", j->path, j->error);
+            app_error("%s: %s", l->name, l->error);
         else
-            app_error("%s: line %llu: expected the string \"text\"%s", j->path,
-                      (unsigned long long)j->n_line, topic ? " and the string \"topic\"" : "");
+            app_error("%s: line %llu: expected the string \"text\"%s", l->name,
+                      (unsigned long long)l->n_line, topic ? " and the string \"topic\"" : "");
         return APP_BAD;
     }
     score one;
     const coli_status status = score_text(engine, n_vocab, text, &one);
     if (status != COLI_OK) {
         if (status != COLI_E_CANCELLED)
-            app_note("%s: line %llu:", j->path, (unsigned long long)j->n_line);
+            app_note("%s: line %llu:", l->name, (unsigned long long)l->n_line);
         return app_fail(status);
     }
     const char *topic_name = topic ? json_string_value(topic) : NULL;
@@ -149,10 +150,10 @@ static int score_object(const app_settings *s, app_engine *engine, uint32_t n_vo
         if (topic_name) json_object_set_new(item, "topic", json_string(topic_name));
         json_array_append_new(all->texts, item);
     } else {
-        char name[64];
-        snprintf(name, sizeof name, "%llu%s%s", (unsigned long long)all->all.n_text,
-                 topic_name ? " " : "", topic_name ? topic_name : "");
+        char *name = app_format("%llu%s%s", (unsigned long long)all->all.n_text,
+                                topic_name ? " " : "", topic_name ? topic_name : "");
         print_score("text", name, &one);
+        free(name);
     }
     return APP_OK;
 }
@@ -179,22 +180,24 @@ int measure_perplexity(const app_settings *s, app_engine *engine)
     coli_model_info info = {.struct_size = sizeof info};
     const coli_status status = coli_model_get_info(engine->model, &info);
     if (status != COLI_OK) return app_fail(status);
-    if (!coli_model_tokenizer(engine->model)) {
-        app_error("the model has no tokenizer.json");
-        return APP_BAD;
-    }
-    app_jsonl j;
-    int code = app_jsonl_open(&j, s->ppl);
+    const coli_tokenizer *tok;
+    int code = app_tokenizer(engine, &tok);
+    if (code != APP_OK) return code;
+    app_lines l;
+    code = app_lines_open(&l, s->ppl);
     if (code != APP_OK) return code;
     scores all = {.texts = s->json ? json_array() : NULL};
     const double start_s = app_clock_s();
     json_t *object;
-    while (code == APP_OK && !ferror(stdout) && app_jsonl_next(&j, &object)) {
-        code = score_object(s, engine, info.n_vocab, &j, object, &all);
+    while (code == APP_OK && !ferror(stdout) && app_lines_next_object(&l, &object)) {
+        code = score_object(s, engine, info.n_vocab, &l, object, &all);
         json_decref(object);
     }
+    const char *name = l.name;
+    const int read = app_lines_close(&l);
+    if (code == APP_OK) code = read;
     if (code == APP_OK && all.all.n_text == 0) {
-        app_error("%s: there is no text in it", j.path);
+        app_error("%s: there is no text in it", name);
         code = APP_BAD;
     }
     if (code == APP_OK) {
@@ -202,7 +205,6 @@ int measure_perplexity(const app_settings *s, app_engine *engine)
         const double elapsed = app_clock_s() - start_s;
         app_note("%llu texts in %.1f s", (unsigned long long)all.all.n_text, elapsed);
     }
-    app_jsonl_close(&j);
     for (size_t i = 0; i < all.n_topic; i++) free(all.topics[i].topic);
     free(all.topics);
     json_decref(all.texts);

@@ -12,11 +12,11 @@
  * Synchronisations per layer, of the pool's workers:
  *
  *     1  project     norm on one thread for few rows, then tiles of the input matrices
- *     2  heads       keys and queries normed and rotated, attention per (row, head); or one
+ *     2  heads       keys and queries normed and rotated, attention per rows and heads; or one
  *                    DeltaNet key head per item, over all rows
- *     3  finish      out_proj, residual, norm, route: tiles of outputs for few rows; for many,
- * whole rows, so that norm and route of a row follow without another wait 4, 5           the two of
- * moe.c
+ *     3  finish      out_proj, residual, norm, route: tiles of outputs for few rows; for many, whole
+ *                    rows, so that norm and route of a row follow without another wait
+ *     4, 5           the two of moe.c
  *
  * For many rows the norm before 1, and writing the keys before 2, are a synchronisation each.
  *
@@ -33,15 +33,19 @@
 #include "../../libcoli/include/coli/exact.h"
 #include "../../libcoli/src/math/rope.h"
 #include "../../libcoli/src/moe/moe.h"
+#include "../../libcoli/src/moe/route.h"
 
 enum {
-    MANY_ROWS = 16, // from here on rows are shared out among the workers
-    ROW_BLOCK = 32, // rows per item then: weights stream from L2 once per block
-    OUT_BLOCK = 4,  // panels of 16 outputs per item
+    MANY_ROWS = 16, // from here on rows may be shared out among the workers: see many_rows
+    ROWS_EACH = 8,  // the least that a worker then gets: the kernels' widest block
+    ROW_BLOCK = 32, // rows per item of a projection
+    FINISH_ROWS_MAX =
+        128,         // rows per item of `finish`: out_proj streams through the caches once for them
+    FEW_PANELS = 4,  // panels of 16 outputs per item of a projection: a share for every worker
+    MANY_PANELS = 8, // the same for many rows: what stays in L2 while the row blocks pass
 };
 
-/* -- model --------------------------------------------------------------------------------------
- */
+/* -- model ------------------------------------------------------------------------------------- */
 
 typedef struct attention_layer {
     coli__mat q, k, v, o;         // q rows per head: d_head query, d_head gate
@@ -107,8 +111,7 @@ static void model_close(void *p)
     coli__free(m);
 }
 
-/* -- binding ------------------------------------------------------------------------------------
- */
+/* -- binding ----------------------------------------------------------------------------------- */
 
 typedef struct binder {
     const coli__container *container;
@@ -293,8 +296,7 @@ static void model_shape(const void *p, coli__shape *out)
                          .n_ctx_max = d->n_ctx_max};
 }
 
-/* -- state --------------------------------------------------------------------------------------
- */
+/* -- state ------------------------------------------------------------------------------------- */
 
 /* The recurrent part of a sequence is one block, so that a snapshot is one copy:
  * per DeltaNet layer  conv (n_tap-1, width) per segment, then S (n_v_head, d_k, d_v). */
@@ -381,9 +383,12 @@ static coli_status state_allocate(state *s)
     const uint32_t n_attention = 2 * d->n_head * d->d_head + 2 * d->n_kv_head * d->d_head;
     const uint32_t n_deltanet = d->d_qkv + d->n_v_head * d->d_v + 2 * d->n_v_head;
     s->n_proj = round16(n_attention > n_deltanet ? n_attention : n_deltanet);
-    // attention: scores of one row and head; DeltaNet: convolved q, k, v and a step's scratch
-    const size_t n_dn = 2 * (size_t)round16(d->d_k) + 4 * (size_t)round16(d->d_v);
-    s->n_scratch = round16(s->n_ctx) > n_dn ? round16(s->n_ctx) : n_dn;
+    // attention: scores of one call; DeltaNet: convolved q, k, v and a step's scratch
+    const uint32_t n_call = s->max_tok >= MANY_ROWS ? COLI_ATTEND_MAX : d->n_head / d->n_kv_head;
+    const size_t n_attend =
+        (size_t)round16(s->n_ctx) * (n_call < COLI_ATTEND_MAX ? n_call : COLI_ATTEND_MAX);
+    const size_t n_dn = 2 * (size_t)round16(d->d_k) + 3 * (size_t)round16(d->d_v);
+    s->n_scratch = n_attend > n_dn ? n_attend : n_dn;
     s->recurrent_floats = recurrent_floats(d);
 
     uint64_t kv = sizeof(float);
@@ -399,14 +404,14 @@ static coli_status state_allocate(state *s)
     COLI_TRY(coli__moe_create(s->m->moe, d->n_layer, d->n_expert_used, s->max_tok, s->n_worker,
                               s->m->k, &s->moe));
     s->recurrent = coli__alloc64(s->m->n_deltanet * s->recurrent_floats * sizeof(float));
-    s->keys = coli__alloc64((size_t)kv);
-    s->values = coli__alloc64((size_t)kv);
+    s->keys = coli__alloc64_raw((size_t)kv);
+    s->values = coli__alloc64_raw((size_t)kv);
     s->h = coli__alloc64(T * d->d_model * sizeof(float));
     s->proj = coli__alloc64(T * s->n_proj * sizeof(float));
     s->delta = coli__alloc64(T * d->d_model * sizeof(float));
     s->rope_cos = coli__alloc64(T * (d->d_rot / 2) * sizeof(float));
     s->rope_sin = coli__alloc64(T * (d->d_rot / 2) * sizeof(float));
-    s->worker_scratch = coli__alloc64(s->n_worker * s->n_scratch * sizeof(float));
+    s->worker_scratch = coli__alloc64_raw(s->n_worker * s->n_scratch * sizeof(float));
     if (!s->recurrent || !s->keys || !s->values || !s->h || !s->proj || !s->delta || !s->rope_cos ||
         !s->rope_sin || !s->worker_scratch)
         return COLI_E_NOMEM;
@@ -430,14 +435,6 @@ static coli_status state_create(void *p, uint32_t n_ctx, uint32_t max_chunk, uin
     }
     *out = s;
     return COLI_OK;
-}
-
-static uint64_t state_bytes(const void *p, uint32_t n_ctx)
-{
-    const model *m = p;
-    const qwen36_dims *d = &m->dims;
-    return (uint64_t)m->n_deltanet * recurrent_floats(d) * sizeof(float) +
-           2 * (uint64_t)m->n_attention * d->n_kv_head * n_ctx * d->d_head * sizeof(float);
 }
 
 static size_t snapshot_size(const state *s)
@@ -470,13 +467,7 @@ static void state_reset(void *p)
     s->pos = 0;
 }
 
-static uint32_t state_pos(const void *p)
-{
-    return ((const state *)p)->pos;
-}
-
-/* -- one chunk ----------------------------------------------------------------------------------
- */
+/* -- one chunk --------------------------------------------------------------------------------- */
 
 /* What the items of one phase see. */
 typedef struct chunk {
@@ -486,6 +477,12 @@ typedef struct chunk {
     uint32_t kind; // index of the layer among those of its kind
     const coli__probe *probe;
 } chunk;
+
+/* Whether rows are shared out among the workers; otherwise columns, heads and experts alone are. */
+static bool many_rows(const chunk *c)
+{
+    return c->n_tok >= MANY_ROWS && c->n_tok / ROWS_EACH >= c->s->n_worker;
+}
 
 static float *scratch_of(const state *s, uint32_t worker)
 {
@@ -501,6 +498,7 @@ typedef struct projection {
     const coli__acts *x;
     const coli__mat *mats[4];
     uint32_t n_mat, first_row, n_row;
+    uint32_t tile_panels;
     uint32_t first_tile[5]; // of each matrix; the last is their number
     float *y;
     size_t ldy;
@@ -515,14 +513,14 @@ static void projection_item(void *ctx, uint32_t item, uint32_t worker)
 {
     const projection *p = ctx;
     coli__pool_phase(p->pool, worker, p->phase);
-    const uint32_t n_tile = p->first_tile[p->n_mat];
-    const uint32_t row = item / n_tile * ROW_BLOCK, tile = item % n_tile;
+    const uint32_t n_block = (p->n_row + ROW_BLOCK - 1) / ROW_BLOCK;
+    const uint32_t row = item % n_block * ROW_BLOCK, tile = item / n_block;
     uint32_t i = 0, column = 0;
     for (; tile >= p->first_tile[i + 1]; i++) column += p->mats[i]->n_out;
 
     const coli__mat *w = p->mats[i];
-    const uint32_t begin = (tile - p->first_tile[i]) * OUT_BLOCK;
-    const uint32_t end = begin + OUT_BLOCK < n_panel(w) ? begin + OUT_BLOCK : n_panel(w);
+    const uint32_t begin = (tile - p->first_tile[i]) * p->tile_panels;
+    const uint32_t end = begin + p->tile_panels < n_panel(w) ? begin + p->tile_panels : n_panel(w);
     coli__acts x = *p->x;
     coli__acts_skip(&x, p->first_row + row);
     coli__matmul_args args = {.w = w,
@@ -537,8 +535,10 @@ static void projection_item(void *ctx, uint32_t item, uint32_t worker)
 
 static void project(projection *p)
 {
+    p->tile_panels = p->n_row >= MANY_ROWS ? MANY_PANELS : FEW_PANELS;
     for (uint32_t i = 0; i < p->n_mat; i++)
-        p->first_tile[i + 1] = p->first_tile[i] + (n_panel(p->mats[i]) + OUT_BLOCK - 1) / OUT_BLOCK;
+        p->first_tile[i + 1] =
+            p->first_tile[i] + (n_panel(p->mats[i]) + p->tile_panels - 1) / p->tile_panels;
     const uint32_t n_block = (p->n_row + ROW_BLOCK - 1) / ROW_BLOCK;
     coli__pool_run(p->pool, n_block * p->first_tile[p->n_mat], projection_item, p);
 }
@@ -547,7 +547,7 @@ static void project(projection *p)
 static void for_rows(const chunk *c, uint32_t per_item, coli__pool_fn fn)
 {
     const uint32_t n = (c->n_tok + per_item - 1) / per_item;
-    if (c->n_tok >= MANY_ROWS) {
+    if (many_rows(c)) {
         coli__pool_run(c->pool, n, fn, (void *)c);
         return;
     }
@@ -582,8 +582,7 @@ static void norm_item(void *ctx, uint32_t item, uint32_t worker)
     }
 }
 
-/* -- attention ----------------------------------------------------------------------------------
- */
+/* -- attention --------------------------------------------------------------------------------- */
 
 static float *kv_at(const chunk *c, float *cache, uint32_t head, uint32_t pos)
 {
@@ -628,21 +627,65 @@ static void prepare_item(void *ctx, uint32_t item, uint32_t worker)
         prepare_row(c, t);
 }
 
-/* item = (row, head), the longest rows first. */
+/* How attention is shared out: items of (rows, heads of one key head), so that a key is read once
+ * for all of them.  One row has few key heads, so its heads are split further, one part per worker.
+ */
+typedef struct attend_plan {
+    const chunk *c;
+    uint32_t n_row, n_head; // of an item
+    uint32_t n_part;        // items per key head and row block
+} attend_plan;
+
+static attend_plan plan_attention(const chunk *c)
+{
+    const qwen36_dims *d = &c->s->m->dims;
+    const uint32_t per_kv = d->n_head / d->n_kv_head, n_worker = c->s->n_worker;
+    attend_plan p = {.c = c, .n_row = 1};
+    const uint32_t wanted = many_rows(c) ? 1 : (n_worker + d->n_kv_head - 1) / d->n_kv_head;
+    p.n_head = wanted < per_kv ? (per_kv + wanted - 1) / wanted : 1;
+    if (p.n_head > COLI_ATTEND_MAX) p.n_head = COLI_ATTEND_MAX;
+    if (many_rows(c)) p.n_row = COLI_ATTEND_MAX / p.n_head;
+    p.n_part = (per_kv + p.n_head - 1) / p.n_head;
+    return p;
+}
+
+/* The longest rows first. */
 static void attend_item(void *ctx, uint32_t item, uint32_t worker)
 {
-    const chunk *c = ctx;
+    const attend_plan *p = ctx;
+    const chunk *c = p->c;
     coli__pool_phase(c->pool, worker, COLI_PHASE_ATTENTION);
     const state *s = c->s;
     const qwen36_dims *d = &s->m->dims;
-    const uint32_t t = c->n_tok - 1 - item / d->n_head, head = item % d->n_head;
-    const uint32_t kv_head = head / (d->n_head / d->n_kv_head);
-    const float *query = s->proj + (size_t)t * s->n_proj + 2 * (size_t)head * d->d_head;
-    float *out = s->mixed.f + t * s->mixed.ld + (size_t)head * d->d_head;
-    const float scale = coli_rsqrt((float)d->d_head);
-    s->m->k->attend(query, kv_at(c, s->keys, kv_head, 0), kv_at(c, s->values, kv_head, 0),
-                    d->d_head, s->pos + t + 1, d->d_head, scale, scratch_of(s, worker), out);
-    s->m->k->sigmoid_mul(out, query + d->d_head, d->d_head);
+    const uint32_t per_kv = d->n_head / d->n_kv_head,
+                   n_block = (c->n_tok + p->n_row - 1) / p->n_row;
+    const uint32_t block = n_block - 1 - item / (d->n_kv_head * p->n_part);
+    const uint32_t kv_head = item / p->n_part % d->n_kv_head, part = item % p->n_part;
+    const uint32_t row = block * p->n_row, first = part * p->n_head;
+    const uint32_t head = kv_head * per_kv + first;
+    const float *query = s->proj + (size_t)row * s->n_proj + 2 * (size_t)head * d->d_head;
+    const coli__attend_args args = {
+        .n_row = c->n_tok - row < p->n_row ? c->n_tok - row : p->n_row,
+        .n_head = per_kv - first < p->n_head ? per_kv - first : p->n_head,
+        .head_dim = d->d_head,
+        .n_key = s->pos + row + 1,
+        .q = query,
+        .q_row = s->n_proj,
+        .q_head = 2 * (size_t)d->d_head, // each query is followed by its gate
+        .k = kv_at(c, s->keys, kv_head, 0),
+        .v = kv_at(c, s->values, kv_head, 0),
+        .kv_stride = d->d_head,
+        .scale = coli_rsqrt((float)d->d_head),
+        .scores = scratch_of(s, worker),
+        .ld_scores = s->n_ctx,
+        .out = s->mixed.f + row * s->mixed.ld + (size_t)head * d->d_head,
+        .out_row = s->mixed.ld,
+        .out_head = d->d_head};
+    s->m->k->attend(&args);
+    for (uint32_t r = 0; r < args.n_row; r++)
+        for (uint32_t h = 0; h < args.n_head; h++)
+            s->m->k->sigmoid_mul(args.out + r * args.out_row + h * args.out_head,
+                                 args.q + r * args.q_row + h * args.q_head + d->d_head, d->d_head);
 }
 
 static void attention(const chunk *c)
@@ -661,11 +704,12 @@ static void attention(const chunk *c)
     project(&p);
     for_rows(c, PREPARE_ROWS, prepare_item);
     coli__pool_phase(c->pool, 0, COLI_PHASE_OTHER);
-    coli__pool_run(c->pool, c->n_tok * s->m->dims.n_head, attend_item, (void *)c);
+    attend_plan plan = plan_attention(c);
+    const uint32_t n_block = (c->n_tok + plan.n_row - 1) / plan.n_row;
+    coli__pool_run(c->pool, n_block * s->m->dims.n_kv_head * plan.n_part, attend_item, &plan);
 }
 
-/* -- DeltaNet -----------------------------------------------------------------------------------
- */
+/* -- DeltaNet ---------------------------------------------------------------------------------- */
 
 static void convolve(const chunk *c, segment g, const float *qkv, float *conv_state, float *y)
 {
@@ -728,8 +772,7 @@ static void deltanet(const chunk *c)
     coli__pool_run(c->pool, s->m->dims.n_k_head, deltanet_item, (void *)c);
 }
 
-/* -- the end of the mixer -----------------------------------------------------------------------
- */
+/* -- the end of the mixer ---------------------------------------------------------------------- */
 
 static coli__acts *mixed_of(const chunk *c)
 {
@@ -757,12 +800,20 @@ static void finish_row(const chunk *c, uint32_t t)
     coli__moe_route(s->moe, &s->m->moe[c->layer], t);
 }
 
+/* As many rows as give every worker an item, within reason. */
+static uint32_t finish_rows(const chunk *c)
+{
+    const uint32_t share = (c->n_tok + c->s->n_worker - 1) / c->s->n_worker;
+    return share > FINISH_ROWS_MAX ? FINISH_ROWS_MAX : share;
+}
+
 static void finish_item(void *ctx, uint32_t item, uint32_t worker)
 {
     const chunk *c = ctx;
     coli__pool_phase(c->pool, worker, COLI_PHASE_PROJECTIONS);
     state *s = c->s;
-    const uint32_t first = item * ROW_BLOCK, end = block_end(c, item, ROW_BLOCK);
+    const uint32_t per_item = finish_rows(c);
+    const uint32_t first = item * per_item, end = block_end(c, item, per_item);
     coli__acts *mixed = mixed_of(c);
     for (uint32_t t = first; t < end; t++) quantise_row(c, mixed, t);
 
@@ -782,8 +833,8 @@ static void finish_item(void *ctx, uint32_t item, uint32_t worker)
 
 static void finish_mixer(const chunk *c)
 {
-    if (c->n_tok >= MANY_ROWS) {
-        for_rows(c, ROW_BLOCK, finish_item);
+    if (many_rows(c)) {
+        for_rows(c, finish_rows(c), finish_item);
         return;
     }
     coli__acts *mixed = mixed_of(c);
@@ -803,8 +854,7 @@ static void finish_mixer(const chunk *c)
     coli__pool_phase(c->pool, 0, COLI_PHASE_OTHER);
 }
 
-/* -- forward ------------------------------------------------------------------------------------
- */
+/* -- forward ----------------------------------------------------------------------------------- */
 
 static void probe_moe(const chunk *c)
 {
@@ -825,6 +875,24 @@ static void probe_moe(const chunk *c)
                (size_t)c->n_tok * d->d_model * sizeof(float));
 }
 
+static coli_status out_of_range(const chunk *c, uint32_t t)
+{
+    return coli__fail(COLI_E_NUMERIC, "position %u: the last layer's output is out of range",
+                      c->s->pos + t);
+}
+
+/* Every row, also those whose logits nobody wants: how a prompt is cut must not decide what fails. */
+static coli_status check_output(const chunk *c)
+{
+    const state *s = c->s;
+    const uint32_t D = s->m->dims.d_model;
+    for (uint32_t t = 0; t < c->n_tok; t++) {
+        const float *h = s->h + (size_t)t * D;
+        if (!coli__is_finite(s->m->k->dot(h, h, D))) return out_of_range(c, t);
+    }
+    return COLI_OK;
+}
+
 static coli_status logits(const chunk *c, const coli__forward_args *args)
 {
     state *s = c->s;
@@ -833,11 +901,9 @@ static coli_status logits(const chunk *c, const coli__forward_args *args)
     for (uint32_t t = args->logits_from; t < args->n_tok; t++) {
         float *x = s->x.f + t * s->x.ld;
         s->m->k->rmsnorm(s->h + (size_t)t * d->d_model, s->m->final_norm, 1, d->d_model, d->eps, x);
-        const float size = s->m->k->dot(x, x, d->d_model);
         const bool quantised = coli__acts_quantise(&s->x, s->m->k, t, 0, d->d_model, x);
-        if (!quantised || !(size - size == 0)) // not finite
-            return coli__fail(COLI_E_NUMERIC,
-                              "position %u: the last layer's output is out of range", s->pos + t);
+        if (!quantised || !coli__is_finite(s->m->k->dot(x, x, d->d_model)))
+            return out_of_range(c, t);
     }
     projection p = {.pool = c->pool,
                     .phase = COLI_PHASE_HEAD,
@@ -876,6 +942,7 @@ static coli_status forward(void *p, coli__pool *pool, const coli__forward_args *
         if (status != COLI_OK) return coli__fail_in(status, "layer %u", c.layer);
         probe_moe(&c);
     }
+    COLI_TRY(check_output(&c));
     if (args->logits_from < args->n_tok) COLI_TRY(logits(&c, args));
     s->pos += c.n_tok;
     return COLI_OK;
@@ -891,8 +958,6 @@ const coli__engine coli__engine_qwen36 = {
     .state_create = state_create,
     .state_destroy = state_destroy,
     .state_reset = state_reset,
-    .state_pos = state_pos,
-    .state_bytes = state_bytes,
     .snapshot_bytes = snapshot_bytes,
     .snapshot_save = snapshot_save,
     .snapshot_load = snapshot_load,

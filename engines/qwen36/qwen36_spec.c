@@ -153,8 +153,7 @@ coli_status qwen36_read_dims(const json_t *config, qwen36_dims *d)
     return COLI_OK;
 }
 
-/* -- the tensors --------------------------------------------------------------------------------
- */
+/* -- the tensors ------------------------------------------------------------------------------- */
 
 __attribute__((format(printf, 5, 6))) static void
 add(coli__model_spec *spec, coli__role role, uint32_t n_out, uint32_t n_in, const char *fmt, ...)

@@ -219,7 +219,19 @@ static void do_softmax(void *p)
 static void do_attend(void *p)
 {
     floats *f = p;
-    f->k->attend(f->a, f->kv, f->kv + 256, 512, 2048, 256, 0.0625f, f->scores, f->c);
+    const coli__attend_args a = {.n_row = 1,
+                                 .n_head = 1,
+                                 .head_dim = 256,
+                                 .n_key = 2048,
+                                 .q = f->a,
+                                 .k = f->kv,
+                                 .v = f->kv + 256,
+                                 .kv_stride = 512,
+                                 .scale = 0.0625f,
+                                 .scores = f->scores,
+                                 .ld_scores = 2048,
+                                 .out = f->c};
+    f->k->attend(&a);
 }
 static void do_conv(void *p)
 {

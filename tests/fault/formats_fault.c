@@ -28,6 +28,7 @@ static coli_status convert(void)
 {
     const coli__convert_args args = {.src = src,
                                      .out = out,
+                                     .describe = coli__engine_describe,
                                      .n_thread = 1,
                                      .note = ignore,
                                      .experts = micro_format("int4"),
@@ -39,7 +40,7 @@ static coli_status open_verify(void)
 {
     coli__container *c;
     COLI_TRY(coli__container_open(out, &c));
-    const coli_status status = coli__container_verify(c, NULL, NULL);
+    const coli_status status = coli__container_verify(c, coli__engine_describe, NULL, NULL);
     coli__container_close(c);
     return status;
 }

@@ -5,52 +5,48 @@
 
 #include "libcoli/src/run/session.h"
 
-/* A copy of the tiny checkpoint whose tensor `name` (bf16) has every number replaced by the bits
- * given. */
-static char *poisoned(const char *name, uint16_t bf16, const char *trunk)
+typedef struct poison {
+    const char *name;
+    float value;
+    uint32_t first, n; // elements to replace
+    void *copy;        // the tensor's data with them replaced
+} poison;
+
+static bool edit(void *ctx, coli__st_out *tensor)
 {
-    char dir[256], path[512];
-    snprintf(dir, sizeof dir, "%s/poisoned-%s-%x", world_scratch(), name, bf16);
-    T_OK(coli__dir_create(dir));
-    snprintf(path, sizeof path, "cp %s/qwen36-tiny-a/config.json %s", TEST_FIXTURES, dir);
-    T_EQ(system(path), 0);
+    poison *p = ctx;
+    if (strcmp(tensor->name, p->name) != 0) return true;
+    const size_t width = tensor->dtype == COLI_DT_F32 ? 4 : 2;
+    size_t n_bytes = width;
+    for (uint32_t i = 0; i < tensor->rank; i++) n_bytes *= (size_t)tensor->shape[i];
+    T_TRUE((p->first + p->n) * width <= n_bytes);
+    uint8_t *copy = p->copy = memcpy(malloc(n_bytes), tensor->data, n_bytes);
+    uint32_t bits; // a bf16 number is the upper half of a float
+    memcpy(&bits, &p->value, sizeof bits);
+    for (uint32_t i = p->first; i < p->first + p->n; i++)
+        memcpy(copy + i * width, (uint8_t *)&bits + 4 - width, width);
+    tensor->data = copy;
+    return true;
+}
 
-    coli__st *st;
-    T_OK(coli__st_open(TEST_FIXTURES "/qwen36-tiny-a/model.safetensors", &st));
-    const uint32_t n = coli__st_count(st);
-    coli__st_out *out = calloc(n, sizeof *out);
-    uint16_t *bad = NULL;
-    for (uint32_t i = 0; i < n; i++) {
-        const coli__st_tensor *t = coli__st_at(st, i);
-        out[i] =
-            (coli__st_out){.name = t->name, .dtype = t->dtype, .rank = t->rank, .data = t->data};
-        memcpy(out[i].shape, t->shape, sizeof t->shape);
-        if (strcmp(t->name, name) != 0) continue;
-        T_EQ(t->dtype, COLI_DT_BF16);
-        bad = malloc((size_t)t->n_bytes);
-        for (uint64_t e = 0; e < t->n_elem; e++) bad[e] = bf16;
-        out[i].data = bad;
-    }
-    T_TRUE(bad != NULL);
-    snprintf(path, sizeof path, "%s/model.safetensors", dir);
-    T_OK(coli__st_write(path, out, n));
-    free(bad);
-    free(out);
-    coli__st_close(st);
-
-    char *container = malloc(strlen(dir) + 8);
-    sprintf(container, "%s.coli", dir);
-    const coli_convert_opts opts = {.struct_size = sizeof opts, .experts = "int4", .trunk = trunk};
-    T_OK(coli_convert(dir, container, &opts));
-    return container;
+/* A container of the tiny checkpoint with some numbers of one tensor replaced. */
+static char *poisoned(poison p, const char *trunk)
+{
+    char name[128], dir[256];
+    snprintf(name, sizeof name, "%s-%g", p.name, (double)p.value);
+    snprintf(dir, sizeof dir, "%s/poisoned-%s", world_scratch(), name);
+    world_checkpoint(TEST_FIXTURES "/qwen36-tiny-a", dir, "", edit, &p);
+    T_TRUE(p.copy != NULL);
+    free(p.copy);
+    return world_container(dir, name, "int4", trunk);
 }
 
 static const int32_t ids[] = {5, 6, 7, 8};
-enum { BF16_1E20 = 0x60AD, BF16_3E38 = 0x7F62 };
+enum { D = 64, D_V = 24, N_VOCAB = 320 };
 
-static void check(const char *name, uint16_t bf16, const char *trunk, const char *message)
+static void check(const char *name, float value, uint32_t n, const char *trunk, const char *message)
 {
-    char *dir = poisoned(name, bf16, trunk);
+    char *dir = poisoned((poison){.name = name, .value = value, .n = n}, trunk);
     coli_model *m = world_open(dir, 2, NULL);
     coli_session *s = world_session(m, 64, 64);
     T_FAILS(coli_session_feed(s, ids, 4), COLI_E_NUMERIC, message);
@@ -65,33 +61,92 @@ static void check(const char *name, uint16_t bf16, const char *trunk, const char
 T_TEST(mixer_input)
 {
     T_BEGIN;
-    check("model.layers.2.input_layernorm.weight", BF16_1E20, "int8", "layer 2: position 0");
+    check("model.layers.2.input_layernorm.weight", 1e20f, D, "int8", "layer 2: position 0");
+}
+
+T_TEST(mixer_output)
+{
+    T_BEGIN;
+    check("model.layers.4.linear_attn.norm.weight", 1e20f, D_V, "int8", "layer 4: position 0");
 }
 
 T_TEST(moe_input)
 {
     T_BEGIN;
-    check("model.layers.5.post_attention_layernorm.weight", BF16_1E20, "int8",
+    check("model.layers.5.post_attention_layernorm.weight", 1e20f, D, "int8",
+          "layer 5: position 0");
+}
+
+T_TEST(inside_the_experts) // x is within the range, silu(gate) * up is not
+{
+    T_BEGIN;
+    check("model.layers.5.post_attention_layernorm.weight", 1e10f, D, "int8",
           "layer 5: position 0");
 }
 
 T_TEST(head_input)
 {
     T_BEGIN;
-    check("model.norm.weight", BF16_1E20, "int8", "the last layer's output");
+    check("model.norm.weight", 1e20f, D, "int8", "the last layer's output");
 }
 
 T_TEST(infinite_in_float_products)
 {
     T_BEGIN;
-    check("model.layers.1.post_attention_layernorm.weight", BF16_3E38, "f32",
-          "layer 1: position 0");
+    check("model.layers.1.post_attention_layernorm.weight", 3e38f, D, "f32", "layer 1: position 0");
+}
+
+T_TEST(shared_gate)
+{
+    T_BEGIN;
+    check("model.layers.7.mlp.shared_expert_gate.weight", 3e38f, D, "int8", "layer 7: position 0");
+}
+
+T_TEST(last_output) // the first row is named, though only the last one's logits are wanted
+{
+    T_BEGIN;
+    check("model.layers.7.mlp.shared_expert.down_proj.weight", 3e38f, D * 40, "f32",
+          "position 0: the last layer's output");
+}
+
+/* One token's embedding is poison: a sequence without it is well, one with it fails and is reset, and
+ * what is fed afterwards is not touched by it. */
+T_TEST(a_failure_resets_the_session)
+{
+    T_BEGIN;
+    const int32_t bad = 9;
+    char *dir = poisoned((poison){.name = "model.embed_tokens.weight",
+                                  .value = 1e30f,
+                                  .first = (uint32_t)bad * D,
+                                  .n = D},
+                         "bf16");
+    coli_model *m = world_open(dir, 2, NULL);
+    coli_session *s = world_session(m, 64, 64);
+    float want[N_VOCAB];
+    T_OK(coli_session_feed(s, ids, 4));
+    memcpy(want, coli_session_logits(s), sizeof want);
+    T_FAILS(coli_session_feed(s, &bad, 1), COLI_E_NUMERIC, "layer 0: position 4");
+    T_EQ(coli_session_pos(s), 0);
+    T_TRUE(coli_session_logits(s) == NULL);
+    T_OK(coli_session_feed(s, ids, 4));
+    T_MEM(coli_session_logits(s), want, sizeof want);
+    coli_session_destroy(s);
+    coli_model_close(m);
+    free(dir);
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(mixer_input), cmocka_unit_test(moe_input),
-                                       cmocka_unit_test(head_input),
-                                       cmocka_unit_test(infinite_in_float_products)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(mixer_input),
+        cmocka_unit_test(mixer_output),
+        cmocka_unit_test(moe_input),
+        cmocka_unit_test(inside_the_experts),
+        cmocka_unit_test(head_input),
+        cmocka_unit_test(infinite_in_float_products),
+        cmocka_unit_test(shared_gate),
+        cmocka_unit_test(last_output),
+        cmocka_unit_test(a_failure_resets_the_session),
+    };
     return cmocka_run_group_tests(tests, NULL, world_teardown);
 }

@@ -1,6 +1,7 @@
 /* chat_terminal.c - `coli chat` as a person at a terminal meets it: keys in, screen out. */
 #include <poll.h>
 #include <pty.h>
+#include <sys/ioctl.h>
 
 #include "programs.h"
 
@@ -171,12 +172,41 @@ T_TEST(ctrl_c_ends_a_run)
     T_TRUE(has(t.seen, "stopped"));
 }
 
+/* Until the program has read every key: what comes next, it meets where it is now. */
+static void wait_until_read(const terminal *t)
+{
+    const int keys = open(ptsname(t->fd), O_RDWR | O_NOCTTY);
+    assert_true(keys >= 0);
+    for (int left = 1; left > 0; usleep(1000)) assert_int_equal(ioctl(keys, FIONREAD, &left), 0);
+    close(keys);
+}
+
+T_TEST(ctrl_c_leaves_a_paste_that_never_ends)
+{
+    T_BEGIN;
+    static terminal t;
+    start(&t, NULL, LIST("chat", "--no-history", "--no-think", "--temp", "0", "--model", MODEL));
+    wait_for(&t, "> ");
+    type(&t, "\033[200~lost and\rforgotten");
+    wait_until_read(&t);
+    type(&t, "\003");
+    wait_for(&t, "> ");
+    type(&t, "What is 17 + 25?\r");
+    wait_for(&t, "42");
+    wait_for(&t, " tok · ");
+    wait_for(&t, "> ");
+    type(&t, "\004");
+    T_EQ(end(&t), 0);
+    T_TRUE(!has(t.seen, "forgotten"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(typed_chat),
         cmocka_unit_test(ctrl_c_stops_the_answer_and_keeps_the_conversation),
         cmocka_unit_test(ctrl_c_ends_a_run),
+        cmocka_unit_test(ctrl_c_leaves_a_paste_that_never_ends),
     };
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
 }

@@ -1,5 +1,8 @@
 /* chat_test.c - conversations with the demo model: the answers, what each turn prefills, and that
  * prefilling less changes nothing. */
+#include <pthread.h>
+#include <stdatomic.h>
+
 #include "world.h"
 
 #include "libcoli/src/run/session.h"
@@ -165,7 +168,7 @@ static void check_turns(const char *system, bool no_think, bool preserve)
         T_MEM(coli_session_logits(s), coli_session_logits(fresh),
               model->shape.n_vocab * sizeof(float));
         size_t stable = n; // the generation prompt's think tag ends the part that stays
-        while (stable > 0 && ids[stable - 1] != model->think_open_id) stable--;
+        while (stable > 0 && ids[stable - 1] != model->beside.think_open_id) stable--;
         held_stable = (uint32_t)stable - 1;
         held_all = coli_session_pos(s);
     }
@@ -214,6 +217,14 @@ T_TEST(control_tokens_in_a_message_are_text)
     coli_session_destroy(s);
 }
 
+static void check_messages(const coli_chat *c, const char *want)
+{
+    coli_text messages;
+    T_OK(coli_chat_messages(c, &messages));
+    T_STR(messages.data, want);
+    coli_text_free(&messages);
+}
+
 T_TEST(cancelled_turn_keeps_the_conversation)
 {
     T_BEGIN;
@@ -224,12 +235,134 @@ T_TEST(cancelled_turn_keeps_the_conversation)
     T_OK(coli_chat_say(c, "Tell me a story about a fox.", &greedy_opts, collect, &a, &r));
     T_EQ(r.stop, COLI_STOP_CANCELLED);
     T_EQ(r.n_generated, 1);
-    coli_text messages;
-    T_OK(coli_chat_messages(c, &messages));
-    T_TRUE(strstr(messages.data, "\"assistant\"") != NULL);
-    coli_text_free(&messages);
+    check_messages(c, "[{\"role\":\"user\",\"content\":\"Tell me a story about a fox.\"},"
+                      "{\"role\":\"assistant\",\"content\":\"One\"}]");
     say(c, "What is 17 + 25?", &a);
     T_STR(a.shown, "17 + 25 = 42");
+    coli_chat_destroy(c);
+    coli_session_destroy(s);
+}
+
+/* Cancels the session from another thread until told to stop: it hits the prefill of a long prompt. */
+typedef struct canceller {
+    coli_session *s;
+    atomic_bool stop;
+} canceller;
+
+static void *cancel_for_ever(void *arg)
+{
+    canceller *c = arg;
+    while (!atomic_load(&c->stop)) coli_session_cancel(c->s);
+    return NULL;
+}
+
+T_TEST(cancelled_prefill_leaves_the_conversation_as_it_was)
+{
+    T_BEGIN;
+    const coli_session_opts small = {.struct_size = sizeof small, .n_chunk = 8};
+    coli_session *s;
+    T_OK(coli_session_create(model, &small, &s));
+    coli_chat *c = start(s, "Be kind.", true, false);
+    char text[2600] = "";
+    for (int i = 0; i < 500; i++) strcat(text, "word ");
+    canceller k = {.s = s};
+    pthread_t thread;
+    T_EQ(pthread_create(&thread, NULL, cancel_for_ever, &k), 0);
+    answer a = {0};
+    coli_result r = {.struct_size = sizeof r};
+    T_OK(coli_chat_say(c, text, &greedy_opts, collect, &a, &r));
+    atomic_store(&k.stop, true);
+    T_EQ(pthread_join(thread, NULL), 0);
+    T_EQ(r.stop, COLI_STOP_CANCELLED);
+    T_EQ(r.n_generated, 0);
+    T_TRUE(coli_session_pos(s) < 300);
+    check_messages(c, "[{\"role\":\"system\",\"content\":\"Be kind.\"}]");
+    say(c, "What is 17 + 25?", &a);
+    T_STR(a.shown, "17 + 25 = 42");
+    coli_chat_destroy(c);
+    coli_session_destroy(s);
+}
+
+static bool fail_next_allocation(void *user, const coli_piece *piece)
+{
+    (void)user;
+    (void)piece;
+    coli__alloc_fail_at(1);
+    return true;
+}
+
+T_TEST(an_answer_that_cannot_be_kept_undoes_the_turn)
+{
+    T_BEGIN;
+    coli_session *s = world_session(model, 0, 0);
+    coli_chat *c = start(s, "Be kind.", true, false);
+    coli_result r = {.struct_size = sizeof r};
+    const coli_status status =
+        coli_chat_say(c, "What is 17 + 25?", &greedy_opts, fail_next_allocation, NULL, &r);
+    coli__alloc_fail_at(0);
+    T_EQ(status, COLI_E_NOMEM);
+    check_messages(c, "[{\"role\":\"system\",\"content\":\"Be kind.\"}]");
+    coli_chat_destroy(c);
+    coli_session_destroy(s);
+}
+
+/* Turns that came to nothing leave no snapshot that would push out one that is still of use. */
+T_TEST(undone_turns_cost_the_next_one_nothing)
+{
+    T_BEGIN;
+    coli_session *s = world_session(model, 0, 0);
+    coli_chat *c = start(s, NULL, true, false);
+    answer a;
+    say(c, "What is the capital of Italy?", &a);
+    char text[64] = "";
+    for (int n = 8; n > 0; n--) { // ever shorter: each snapshot lies before the last
+        text[0] = 0;
+        for (int i = 0; i < n; i++) strcat(text, "word ");
+        coli_result r = {.struct_size = sizeof r};
+        T_EQ(coli_chat_say(c, text, &greedy_opts, fail_next_allocation, NULL, &r), COLI_E_NOMEM);
+        coli__alloc_fail_at(0);
+    }
+    const coli_result r = say(c, "What is 17 + 25?", &a);
+    T_STR(a.shown, "17 + 25 = 42");
+    T_EQ(r.n_prompt - r.n_prefill, 15); // the first turn's prompt, up to its think block
+    coli_chat_destroy(c);
+    coli_session_destroy(s);
+}
+
+T_TEST(bad_arguments_cost_nothing)
+{
+    T_BEGIN;
+    coli_session *s = world_session(model, 0, 0);
+    coli_chat *c = start(s, "Be kind.", true, false);
+    answer a = {0};
+    coli_result r = {0};
+    T_FAILS(coli_chat_say(c, "Hi", &greedy_opts, collect, &a, &r), COLI_E_INVALID, "struct_size");
+    const coli_sampling bad = {.struct_size = sizeof bad, .top_p = 3, .repetition_penalty = 1};
+    const coli_generate_opts o = {.struct_size = sizeof o, .sampling = &bad};
+    r = (coli_result){.struct_size = sizeof r, .n_prompt = 77};
+    T_FAILS(coli_chat_say(c, "Hi", &o, collect, &a, &r), COLI_E_INVALID, "top_p");
+    T_EQ(r.n_prompt, 0);
+    T_EQ(coli_session_pos(s), 0); // nothing was prefilled
+    check_messages(c, "[{\"role\":\"system\",\"content\":\"Be kind.\"}]");
+    T_STR(a.shown, "");
+    coli_chat_destroy(c);
+    coli_session_destroy(s);
+}
+
+/* More turns than snapshots are kept: each still prefills only what is new. */
+T_TEST(long_conversations_stay_cheap)
+{
+    T_BEGIN;
+    coli_session *s = world_session(model, 0, 0);
+    coli_chat *c = start(s, NULL, true, false);
+    answer a;
+    for (int i = 0; i < 12; i++) {
+        const coli_result r =
+            say(c, i % 2 ? "What is 17 + 25?" : "What is the capital of Italy?", &a);
+        T_STR(a.shown, i % 2 ? "17 + 25 = 42" : "The capital of Italy is Rome.");
+        T_LE(r.n_prefill, 40);
+        if (i > 0) T_TRUE(r.n_prefill < r.n_prompt);
+    }
     coli_chat_destroy(c);
     coli_session_destroy(s);
 }
@@ -252,7 +385,7 @@ T_TEST(full_context_is_refused_and_undone)
     T_OK(coli_chat_messages(c, &messages));
     T_TRUE(strstr(messages.data, "word") == NULL);
     coli_text_free(&messages);
-    T_OK(coli_chat_reset(c));
+    coli_chat_reset(c);
     say(c, "What is 17 + 25?", &a);
     T_STR(a.shown, "17 + 25 = 42");
     coli_chat_destroy(c);
@@ -270,6 +403,11 @@ int main(void)
         cmocka_unit_test(prefill_preserved_no_think),
         cmocka_unit_test(control_tokens_in_a_message_are_text),
         cmocka_unit_test(cancelled_turn_keeps_the_conversation),
+        cmocka_unit_test(cancelled_prefill_leaves_the_conversation_as_it_was),
+        cmocka_unit_test(an_answer_that_cannot_be_kept_undoes_the_turn),
+        cmocka_unit_test(undone_turns_cost_the_next_one_nothing),
+        cmocka_unit_test(bad_arguments_cost_nothing),
+        cmocka_unit_test(long_conversations_stay_cheap),
         cmocka_unit_test(full_context_is_refused_and_undone),
     };
     return cmocka_run_group_tests(tests, open_model, close_model);

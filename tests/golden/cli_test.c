@@ -72,6 +72,26 @@ static const usage_case usage_cases[] = {
     {"coli", {"info", TINY}, NULL, 2, "`coli convert " TINY " OUT` makes a container"},
     {"coli", {"convert", "/nonexistent", "/nonexistent-out"}, NULL, 2, "/nonexistent"},
     {"coli", {"convert", TINY, "/proc/nowhere", "--experts", "int5"}, NULL, 2, "int5"},
+    {"coli",
+     {"convert", TINY, "/proc/nowhere", "--group", "32", "--experts", "int4-g64-f16"},
+     NULL,
+     2,
+     "--group 32 and a format in full, int4-g64-f16"},
+    {"coli",
+     {"convert", TINY, "/proc/nowhere", "--group", "64", "--trunk", "int8-row-f16"},
+     NULL,
+     2,
+     "--group 64 and a format in full, int8-row-f16"},
+    {"coli",
+     {"convert", TINY, "/proc/nowhere", "--group=row", "--experts", "f32", "--trunk", "bf16"},
+     NULL,
+     2,
+     "--group row is for int4 and int8, found --experts f32 --trunk bf16"},
+    {"coli",
+     {"convert", TINY, "/proc/nowhere", "--group", "32", "--trunk", "int5"},
+     NULL,
+     2,
+     "int5"},
     {"coli", {"tokenize", "--tokenizer", "/nonexistent", "x"}, NULL, 2, "/nonexistent"},
     {"qwen36", {NULL}, NULL, 2, "give one of"},
     {"qwen36", {"--ids", "a", "--ppl", "b"}, NULL, 2, "give only one of"},
@@ -120,6 +140,115 @@ T_TEST(version_and_help_go_to_stdout)
         EXPECT(o, o.code == 0 && o.n_err == 0 && has(o.out, cases[i].out));
         forget(&o);
     }
+}
+
+/* ---- what comes from elsewhere ------------------------------------------------------------- */
+
+/* No byte that a terminal obeys: no control character but the newline, none of the second set, and
+ * none of that set as a terminal without UTF-8 sees it. */
+static bool is_calm(const char *text)
+{
+    for (const unsigned char *at = (const unsigned char *)text; *at; at++) {
+        if ((*at < 0x20 && *at != '\n') || *at == 0x7F) return false;
+        if (*at >= 0x80 && *at < 0xA0 && (at == (const unsigned char *)text || at[-1] < 0x80))
+            return false;
+        if (*at == 0xC2 && at[1] < 0xA0) return false;
+    }
+    return true;
+}
+
+T_TEST(no_file_and_no_name_drives_the_terminal)
+{
+    T_BEGIN;
+    /* a title, a bell, a fake line; CSI in both spellings, DEL; a letter that stays */
+#define HOSTILE "\033]0;x\007\ncoli: fine\t\xC2\x9B\x31m\x7F\xC3\xA9"
+#define SHOWN   "␛]0;x␇␊coli: fine␉�1m␡é"
+    const char *dir = scratch_path("hostile"), *config = scratch_path("hostile/config.json");
+    const char *json =
+        "{\"model_type\": \"\\u001b]0;x\\u0007\\ncoli: fine\\t\\u009b1m\\u007f\\u00e9\"}";
+    T_EQ(mkdir(dir, 0700), 0);
+    spill(config, json, strlen(json));
+    outcome o = RUN("coli", "", "convert", dir, scratch_path("never"));
+    EXPECT(o, o.code == 2 && is_calm(o.err) && has(o.err, SHOWN));
+    EXPECT(o, strchr(o.err, '\n') == o.err + o.n_err - 1);
+    forget(&o);
+
+    /* names: of a command, an option, a file, a variable */
+    o = RUN("coli", "", HOSTILE);
+    EXPECT(o, o.code == 2 && is_calm(o.err) && has(o.err, SHOWN));
+    forget(&o);
+    o = RUN("coli", "", "run", "--" HOSTILE);
+    EXPECT(o, o.code == 2 && is_calm(o.err) && has(o.err, SHOWN));
+    forget(&o);
+    o = RUN("coli", "", "info", "/nonexistent/" HOSTILE "\x9B");
+    EXPECT(o, o.code == 2 && is_calm(o.err) && has(o.err, SHOWN "�"));
+    forget(&o);
+    o = run_with("coli", "", 0, LIST("COLI_" HOSTILE "=1"), LIST("info", MODEL));
+    EXPECT(o, o.code == 0 && is_calm(o.err) && has(o.err, SHOWN " is not a variable"));
+    forget(&o);
+    o = RUN("coli", ":x" HOSTILE "\n", "chat", "--model", MODEL);
+    EXPECT(o, is_calm(o.err));
+    forget(&o);
+
+    /* tables are for the eye; JSON says the same with other bytes */
+    const char *line = "{\"text\": \"Hi.\", \"topic\": \"\\u001b[31m\\u009b\"}\n";
+    o = RUN("qwen36", line, "--model", MODEL, "--ppl", "-");
+    EXPECT(o, o.code == 0 && is_calm(o.out) && has(o.out, "1 ␛[31m�") && has(o.out, "\ntopic"));
+    forget(&o);
+    o = RUN("coli", "", "tokenize", "--model", MODEL, "a" HOSTILE);
+    EXPECT(o, o.code == 0 && is_calm(o.out) && has(o.out, "\\u007F"));
+    forget(&o);
+    o = RUN("coli", "{\"text\": \"\\u009b\\u007f\\u00e9\"}\n", "tokenize", "--model", MODEL,
+            "--jsonl");
+    EXPECT(o, o.code == 0 && has(o.out, "\"decoded\": \"\\u009B\\u007Fé\"}\n"));
+    forget(&o);
+}
+
+T_TEST(a_directory_may_have_any_name)
+{
+    T_BEGIN;
+    const char *dir = scratch_path("h\xFF\033[31m");
+    T_EQ(symlink(MODEL, dir), 0);
+    outcome o = RUN("coli", "", "info", "--settings", dir);
+    EXPECT(o, o.code == 0 && is_calm(o.out) && has(o.out, "/h�␛[31m\n"));
+    forget(&o);
+    o = RUN("coli", "", "verify", dir);
+    EXPECT(o, o.code == 0 && is_calm(o.out) && is_calm(o.err) && has(o.out, "/h�␛[31m: all"));
+    forget(&o);
+    o = RUN("coli", "", "info", "--json", "--settings", dir);
+    EXPECT(o, o.code == 0);
+    json_error_t error;
+    json_t *root = json_loads(o.out, 0, &error);
+    const char *shown = json_string_value(json_object_get(root, "directory"));
+    EXPECT(o, shown && has(shown, "/h�\033[31m"));
+    json_decref(root);
+    forget(&o);
+}
+
+T_TEST(what_cannot_be_read_is_no_end_of_file)
+{
+    T_BEGIN;
+    static const struct {
+        const char *program, *args[5];
+    } cases[] = {
+        {"coli", {"tokenize", "--jsonl"}},
+        {"coli", {"tokenize"}},
+        {"coli", {"render", "--jsonl"}},
+        {"coli", {"chat"}},
+        {"coli", {"run", "-"}},
+        {"qwen36", {"--model", MODEL, "--ppl", "-"}},
+        {"qwen36", {"--model", MODEL, "--ids", "-"}},
+        {"qwen36", {"--model", MODEL, "--prompt-file", "-"}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        outcome o = run_from(cases[i].program, "/", NULL, cases[i].args);
+        EXPECT(o, o.code == 1 && o.n_out == 0);
+        EXPECT(o, has(o.err, ": standard input: Is a directory\n"));
+        forget(&o);
+    }
+    outcome o = RUN("qwen36", "", "--model", MODEL, "--ppl", "/");
+    EXPECT(o, o.code == 1 && has(o.err, "qwen36: /: Is a directory\n"));
+    forget(&o);
 }
 
 /* ---- variables and documentation ----------------------------------------------------------- */
@@ -459,6 +588,72 @@ T_TEST(a_reader_that_goes_away_is_no_error_message)
     free(text);
 }
 
+/* A program whose input is a pipe, and what it has said so far on stdout and stderr. */
+typedef struct talk {
+    pid_t pid;
+    int to, from;
+    char said[4096];
+    size_t n;
+} talk;
+
+static void talk_begin(talk *t, const char *program, const char *const *args)
+{
+    int in[2], out[2];
+    assert_int_equal(pipe(in), 0);
+    assert_int_equal(pipe(out), 0);
+    *t = (talk){.to = in[1], .from = out[0]};
+    t->pid = fork();
+    if (t->pid == 0) {
+        alarm(TIMEOUT_S / 4);
+        dup2(in[0], 0);
+        dup2(out[1], 1);
+        dup2(out[1], 2);
+        for (int i = 0; i < 2; i++) {
+            close(in[i]);
+            close(out[i]);
+        }
+        become(program, args, NULL);
+    }
+    close(in[0]);
+    close(out[1]);
+}
+
+static void talk_until(talk *t, const char *text)
+{
+    while (!has(t->said, text)) {
+        const ssize_t n = read(t->from, t->said + t->n, sizeof t->said - 1 - t->n);
+        if (n <= 0) fail_msg("it never said \"%s\" but \"%s\"", text, t->said);
+        t->n += (size_t)n;
+    }
+}
+
+T_TEST(ctrl_c_ends_a_program_that_waits_for_input)
+{
+    T_BEGIN;
+    static const struct {
+        const char *program, *args[7], *input, *answer;
+    } cases[] = {
+        {"qwen36", {"--model", MODEL, "--prompt-file", "-"}, "", " · context "},
+        {"qwen36", {"--model", MODEL, "--ids", "-"}, "[1,", " · context "},
+        {"qwen36",
+         {"--model", MODEL, "--threads", "2", "--ppl", "-"},
+         "{\"text\": \"Hello there.\"}\n",
+         "ppl "},
+        {"coli", {"chat", "--no-think", "--temp", "0"}, "Hello!\n", "TTFT"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        talk t;
+        talk_begin(&t, cases[i].program, cases[i].args);
+        const size_t n = strlen(cases[i].input);
+        T_EQ(write(t.to, cases[i].input, n), n);
+        talk_until(&t, cases[i].answer);
+        kill(t.pid, SIGINT); // and its input stays open
+        T_EQ(exit_code(t.pid), 130);
+        close(t.to);
+        close(t.from);
+    }
+}
+
 /* ---- models -------------------------------------------------------------------------------- */
 
 T_TEST(info_tells_what_a_model_is)
@@ -494,6 +689,15 @@ T_TEST(info_tells_what_a_model_is)
         }
     T_EQ(n_found, 5);
     json_decref(root);
+    forget(&o);
+    char system[6000];
+    memset(system, 'x', sizeof system - 1);
+    system[sizeof system - 1] = 0;
+    o = RUN("coli", "", "info", "--json", "--settings", "--system", system, "--model", MODEL);
+    EXPECT(o, o.code == 0 && has(o.out, system));
+    forget(&o);
+    o = RUN("coli", "", "info", "--settings", "--system", system, "--model", MODEL);
+    EXPECT(o, o.code == 0 && has(o.out, system));
     forget(&o);
 }
 
@@ -606,6 +810,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_makes_no_sense_is_refused_with_one_line_and_a_hint),
         cmocka_unit_test(version_and_help_go_to_stdout),
+        cmocka_unit_test(no_file_and_no_name_drives_the_terminal),
+        cmocka_unit_test(a_directory_may_have_any_name),
+        cmocka_unit_test(what_cannot_be_read_is_no_end_of_file),
         cmocka_unit_test(variables_that_do_nothing_are_named_once),
         cmocka_unit_test(the_manual_is_complete),
         cmocka_unit_test(tokenize_jsonl_equals_the_fixture),
@@ -618,6 +825,7 @@ int main(void)
         cmocka_unit_test(the_same_seed_gives_the_same_answer),
         cmocka_unit_test(piped_chat_answers_line_by_line),
         cmocka_unit_test(a_reader_that_goes_away_is_no_error_message),
+        cmocka_unit_test(ctrl_c_ends_a_program_that_waits_for_input),
         cmocka_unit_test(info_tells_what_a_model_is),
         cmocka_unit_test(convert_verify_and_measure_a_tiny_model),
         cmocka_unit_test(perplexity_by_topic),

@@ -2,7 +2,7 @@
  *
  * tests/fixtures/hummingbird/logits.safetensors holds, per topic, a prompt, the greedy answer and
  * the f32 logits from 16 rows before the prompt's end, made by transformers.  The shipped container
- * is compared with these rows.  With COLI_TEST_HUMMINGBIRD_HF naming the original checkpoint (44
+ * is compared with these rows.  With TEST_HUMMINGBIRD_HF naming the original checkpoint (44
  * MB, not in the repository) an f32 container is made from it and held to the fixture exactly, and
  * both are compared over all of ppl.jsonl. */
 #include "world.h"
@@ -15,7 +15,7 @@ enum { N_TOPIC = 8 };
 
 static const char *checkpoint(void)
 {
-    return getenv("COLI_TEST_HUMMINGBIRD_HF");
+    return getenv("TEST_HUMMINGBIRD_HF");
 }
 
 typedef struct score {
@@ -135,8 +135,7 @@ T_TEST(shipped_container_is_near_f32)
     coli__st_close(st);
 }
 
-/* -- with the original checkpoint ----------------------------------------------------------------
- */
+/* -- with the original checkpoint -------------------------------------------------------------- */
 
 static coli_model *open_f32(void)
 {

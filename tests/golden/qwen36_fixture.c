@@ -160,8 +160,7 @@ T_TEST(fp8_blocks)
     check_model("qwen36-tiny-d", "qwen36-tiny-d");
 }
 
-/* -- inside the layers ---------------------------------------------------------------------------
- */
+/* -- inside the layers ------------------------------------------------------------------------- */
 
 static void check_rows(const float *got, const coli__st_tensor *t)
 {

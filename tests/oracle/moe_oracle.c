@@ -101,8 +101,7 @@ static void drop(world *w)
     free(w->x);
 }
 
-/* -- the oracle ----------------------------------------------------------------------------------
- */
+/* -- the oracle -------------------------------------------------------------------------------- */
 
 static void times(const coli__mat *m, const double *x, double *y)
 {
@@ -217,13 +216,18 @@ T_PROP(matches_double_precision, 150)
     drop(&w);
 }
 
-T_PROP(out_of_range_is_reported, 30)
+T_PROP(out_of_range_is_reported, 60)
 {
     world w;
     make(&w, &rng);
     const uint32_t bad = t_below(&rng, w.n_tok);
-    static const float values[] = {NAN, INFINITY, -INFINITY};
-    w.x[(size_t)bad * w.d_model + t_below(&rng, w.d_model)] = values[t_below(&rng, 3)];
+    static const float values[] = {NAN, INFINITY, -INFINITY, 0x1p41f};
+    float *row = w.x + (size_t)bad * w.d_model;
+    const bool quantised = coli__wfmt_is_quant(w.fmt);
+    if (quantised && t_below(&rng, 3) == 0) // the row is within the range, silu(gate) * up is not
+        for (uint32_t i = 0; i < w.d_model; i++) row[i] = 0x1p39f;
+    else
+        row[t_below(&rng, w.d_model)] = values[t_below(&rng, quantised ? 4 : 3)];
     const coli__kernels *k;
     coli__moe *moe;
     coli__pool *pool;
@@ -244,8 +248,7 @@ T_PROP(out_of_range_is_reported, 30)
     drop(&w);
 }
 
-/* -- route ---------------------------------------------------------------------------------------
- */
+/* -- route ------------------------------------------------------------------------------------- */
 
 T_TEST(route_hand_numbers) // docs/qwen36.md: the lower id first on a tie
 {
@@ -288,6 +291,10 @@ T_PROP(route_against_a_sort, 2000)
         }
     }
     T_FLE(fabs(sum - 1), 1e-5);
+    double all = 0;
+    for (uint32_t r = 0; finite && r < used; r++) all += exp((double)logits[ids[r]]);
+    for (uint32_t r = 0; finite && r < used; r++)
+        T_FLE(fabs((double)w[r] - exp((double)logits[ids[r]]) / all), 1e-6);
     for (uint32_t e = 0; e < n && finite; e++) { // nobody outside is better than the last inside
         bool in = false;
         for (uint32_t r = 0; r < used; r++) in = in || ids[r] == (int32_t)e;

@@ -385,18 +385,13 @@ T_TEST(every_kind_of_float)
     }
 }
 
-T_PROP(attend_is_exact, 300)
+/* One (row, head) as kernels.h defines it. */
+static void attend_plainly(const float *q, const float *k, const float *v, size_t stride,
+                           uint32_t n_key, uint32_t dim, float scale, float *score, float *out)
 {
-    enum { KEYS = 40, DIM = 272 };
-    const uint32_t n_key = t_range(&rng, 1, KEYS), dim = t_range(&rng, 1, DIM);
-    const size_t stride = dim + t_below(&rng, 4);
-    static float q[DIM], k[KEYS * (DIM + 4)], v[KEYS * (DIM + 4)];
-    fill(&rng, q, dim, NORMAL);
-    fill(&rng, k, n_key * stride, NORMAL);
-    fill(&rng, v, n_key * stride, calm_kind(&rng));
-    float score[KEYS], lane[16] = {0}, expected[DIM], out[DIM], max = 0.0f;
+    float lane[16] = {0}, max = 0.0f;
     for (uint32_t j = 0; j < n_key; j++) {
-        score[j] = coli_dot(q, k + j * stride, dim) * 0.5f;
+        score[j] = coli_dot(q, k + j * stride, dim) * scale;
         max = j == 0 || score[j] > max ? score[j] : max;
     }
     for (uint32_t j = 0; j < n_key; j++) lane[j % 16] += score[j] = coli_exp(score[j] - max);
@@ -404,11 +399,44 @@ T_PROP(attend_is_exact, 300)
     for (uint32_t c = 0; c < dim; c++) {
         float sum = 0.0f;
         for (uint32_t j = 0; j < n_key; j++) sum = sum + score[j] * v[j * stride + c];
-        expected[c] = sum * inverse;
+        out[c] = sum * inverse;
     }
+}
+
+T_PROP(attend_is_exact, 300)
+{
+    enum { KEYS = 200, DIM = 272, MOST = COLI_ATTEND_MAX };
+    const uint32_t n_head = t_range(&rng, 1, MOST), n_row = t_range(&rng, 1, MOST / n_head);
+    const uint32_t n_key = t_range(&rng, 1, KEYS - MOST), dim = t_range(&rng, 1, DIM);
+    static float q[MOST * 2 * DIM], k[KEYS * (DIM + 4)], v[KEYS * (DIM + 4)];
+    static float scores[MOST * KEYS], expected[MOST * DIM], out[MOST * DIM];
+    coli__attend_args a = {.n_row = n_row,
+                           .n_head = n_head,
+                           .head_dim = dim,
+                           .n_key = n_key,
+                           .q = q,
+                           .q_head = 2 * dim,
+                           .q_row = 2 * (size_t)dim * n_head,
+                           .k = k,
+                           .v = v,
+                           .kv_stride = dim + t_below(&rng, 4),
+                           .scale = 0.5f,
+                           .scores = scores,
+                           .ld_scores = n_key + n_row - 1 + t_below(&rng, 3),
+                           .out = out,
+                           .out_head = dim,
+                           .out_row = (size_t)dim * n_head};
+    const uint32_t n_pair = n_row * n_head;
+    fill(&rng, q, 2 * dim * n_pair, NORMAL);
+    fill(&rng, k, (n_key + n_row) * a.kv_stride, NORMAL);
+    fill(&rng, v, (n_key + n_row) * a.kv_stride, calm_kind(&rng));
+    for (uint32_t i = 0; i < n_pair; i++)
+        attend_plainly(q + (size_t)i * 2 * dim, k, v, a.kv_stride, n_key + i / n_head, dim, a.scale,
+                       scores, expected + (size_t)i * dim);
     for (uint32_t i = 0; i < n_table; i++) {
-        tables[i]->attend(q, k, v, stride, n_key, dim, 0.5f, score, out);
-        equal_floats(tables[i]->name, "attend", out, expected, dim);
+        memset(out, 0xFF, sizeof out);
+        tables[i]->attend(&a);
+        equal_floats(tables[i]->name, "attend", out, expected, (size_t)dim * n_pair);
     }
 }
 

@@ -128,19 +128,72 @@ T_TEST(cut_at_every_position)
 }
 
 #if defined(__x86_64__)
+static bool hash_piece(void *user, const coli_piece *piece)
+{
+    mix(user, &piece->id, sizeof piece->id);
+    mix(user, piece->text, piece->n_bytes);
+    return true;
+}
+
+/* A sampled turn of a chat as one hash. */
+static uint64_t chat_turn(void)
+{
+    coli_model *m = world_open(TEST_MODELS "/hummingbird", 2, NULL);
+    coli_session *s = world_session(m, 256, 64);
+    coli_chat *c;
+    T_OK(coli_chat_create(s, NULL, &c));
+    const coli_sampling p = {.struct_size = sizeof p,
+                             .temperature = 1.5f,
+                             .top_k = 50,
+                             .top_p = 0.95f,
+                             .min_p = 0.001f,
+                             .repetition_penalty = 1.1f,
+                             .seed = 5};
+    const coli_generate_opts o = {.struct_size = sizeof o, .max_tokens = 60, .sampling = &p};
+    digest d = {.h = 0xCBF29CE484222325u};
+    T_OK(coli_chat_say(c, "Tell me a story about a fox.", &o, hash_piece, &d, NULL));
+    coli_chat_destroy(c);
+    coli_session_destroy(s);
+    coli_model_close(m);
+    return d.h;
+}
+
+static uint64_t converted(const char *name)
+{
+    char *dir = world_container(TEST_FIXTURES "/qwen36-tiny-d", name, "int4", "int8");
+    char path[512];
+    snprintf(path, sizeof path, "%s/model.coli", dir);
+    coli__buf file = {0};
+    T_OK(coli__file_read(path, 1 << 24, &file));
+    digest d = {.h = 0xCBF29CE484222325u};
+    mix(&d, file.data, file.n_bytes);
+    coli__buf_finish(&file);
+    free(dir);
+    return d.h;
+}
+
 T_TEST(host_float_modes)
 {
     T_BEGIN;
-    enum { FTZ_DAZ_ROUND_UP = 0x8040 | 0x4000 };
+    enum { FTZ_DAZ = 0x8040, UP = 0x4000, TO_ZERO = 0x6000, CONTROL = 0xFFC0 };
+    static const unsigned modes[] = {FTZ_DAZ, UP, FTZ_DAZ | TO_ZERO};
     const digest want = run(TEST_MODELS "/hummingbird", NULL, 2, 64, 40);
+    const uint64_t turn = chat_turn(), container = converted("modes");
     const unsigned before = _mm_getcsr();
-    _mm_setcsr(before | FTZ_DAZ_ROUND_UP);
-    const digest got = run(TEST_MODELS "/hummingbird", NULL, 2, 64, 40);
-    const unsigned after = _mm_getcsr();
-    _mm_setcsr(before);
-    T_EQ(after & 0xFFC0, (before | FTZ_DAZ_ROUND_UP) & 0xFFC0); // given back as it was
-    T_MEM(got.last, want.last, want.n_vocab * sizeof(float));
-    T_EQ(got.h, want.h);
+    for (int i = 0; i < 3; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "modes%d", i);
+        _mm_setcsr(before | modes[i]);
+        const digest got = run(TEST_MODELS "/hummingbird", NULL, 2, 64, 40);
+        const uint64_t got_turn = chat_turn(), got_container = converted(name);
+        const unsigned after = _mm_getcsr();
+        _mm_setcsr(before);
+        T_EQ(after & CONTROL, (before | modes[i]) & CONTROL); // given back as it was
+        T_MEM(got.last, want.last, want.n_vocab * sizeof(float));
+        T_EQ(got.h, want.h);
+        T_EQ(got_turn, turn);
+        T_EQ(got_container, container);
+    }
 }
 #endif
 

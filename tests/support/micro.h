@@ -8,6 +8,7 @@
 
 #include "t.h"
 
+#include "engines/engine.h"
 #include "libcoli/src/model/checkpoint.h"
 #include "libcoli/src/model/container_format.h"
 #include "libcoli/src/model/convert.h"
@@ -178,11 +179,10 @@ static inline void micro_init(micro *m, const char *config, uint64_t seed, int k
 {
     *m = (micro){.config = strdup(config), .rng = {seed}};
     json_t *root;
-    const coli__engine *engine;
+    const char *engine;
     coli__model_spec spec;
     T_OK(coli__json_parse("config", config, strlen(config), 64, &root));
-    T_OK(coli__engine_for(root, &engine));
-    T_OK(engine->describe(root, &spec));
+    T_OK(coli__engine_describe(root, &engine, &spec));
     for (uint32_t i = 0; i < spec.n_tensor; i++) {
         const coli__tensor_spec *s = &spec.tensors[i];
         char name[160];
@@ -225,11 +225,10 @@ static inline const char *micro_write_hollow(const char *config, const char *dir
 {
     micro m = {.config = strdup(config)};
     json_t *root;
-    const coli__engine *engine;
+    const char *engine;
     coli__model_spec spec;
     T_OK(coli__json_parse("config", config, strlen(config), 64, &root));
-    T_OK(coli__engine_for(root, &engine));
-    T_OK(engine->describe(root, &spec));
+    T_OK(coli__engine_describe(root, &engine, &spec));
     micro_write(&m, dir); // no tensors yet
     char path[600];
     snprintf(path, sizeof path, "%s/model.safetensors", dir);
@@ -285,6 +284,7 @@ static inline coli_status micro_convert(const char *src, const char *out, const 
 {
     const coli__convert_args args = {.src = src,
                                      .out = out,
+                                     .describe = coli__engine_describe,
                                      .experts = micro_format(experts),
                                      .trunk = micro_format(trunk),
                                      .n_thread = 2};
@@ -304,8 +304,7 @@ static inline const char *micro_container(const char *name, const char *experts,
     return out;
 }
 
-/* -- a second reader of matrices -----------------------------------------------------------------
- */
+/* -- a second reader of matrices --------------------------------------------------------------- */
 
 typedef struct micro_elem {
     double value, scale; // scale 0 for float types
@@ -396,9 +395,9 @@ static inline void micro_compare_all(const char *container, const char *checkpoi
 {
     coli__container *c;
     coli__checkpoint k;
-    T_OK(coli__checkpoint_open(checkpoint, NULL, NULL, &k));
+    T_OK(coli__checkpoint_open(checkpoint, coli__engine_describe, NULL, NULL, &k));
     T_OK(coli__container_open(container, &c));
-    T_EQ(coli__container_n_tensor(c), k.spec.n_tensor);
+    T_OK(coli__container_check_spec(c, &k.spec));
     for (uint32_t i = 0; i < k.spec.n_tensor; i++) {
         const coli__ct_tensor *t;
         const coli__tensor_spec *s = &k.spec.tensors[i];

@@ -96,14 +96,11 @@ static inline void open_as(int fd, const char *path, int flags)
     close(file);
 }
 
-static inline outcome run_with(const char *program, const char *input, size_t n_input,
-                               const char *const *env, const char *const *args)
+/* The program with the file `in` as its standard input. */
+static inline outcome run_from(const char *program, const char *in, const char *const *env,
+                               const char *const *args)
 {
-    const char *in = scratch_path("in"), *out = scratch_path("out"), *err = scratch_path("err");
-    FILE *file = fopen(in, "wb");
-    assert_non_null(file);
-    assert_int_equal(fwrite(input, 1, n_input, file), n_input);
-    assert_int_equal(fclose(file), 0);
+    const char *out = scratch_path("out"), *err = scratch_path("err");
     const pid_t pid = fork();
     if (pid == 0) {
         alarm(TIMEOUT_S);
@@ -116,6 +113,21 @@ static inline outcome run_with(const char *program, const char *input, size_t n_
     o.out = slurp(out, &o.n_out);
     o.err = slurp(err, &o.n_err);
     return o;
+}
+
+static inline void spill(const char *path, const char *text, size_t n)
+{
+    FILE *file = fopen(path, "wb");
+    assert_non_null(file);
+    assert_int_equal(fwrite(text, 1, n, file), n);
+    assert_int_equal(fclose(file), 0);
+}
+
+static inline outcome run_with(const char *program, const char *input, size_t n_input,
+                               const char *const *env, const char *const *args)
+{
+    spill(scratch_path("in"), input, n_input);
+    return run_from(program, scratch_path("in"), env, args);
 }
 
 #define LIST(...)                                                                                  \

@@ -74,6 +74,35 @@ static inline coli_session *world_session(coli_model *m, uint32_t n_ctx, uint32_
     return s;
 }
 
+/* A copy of a one-file checkpoint whose tensors an edit may change, or drop by returning false.
+ * `sed` is a script for its config.json ("" for none). */
+typedef bool (*world_edit)(void *ctx, coli__st_out *tensor);
+
+static inline void world_checkpoint(const char *from, const char *to, const char *sed,
+                                    world_edit edit, void *ctx)
+{
+    T_OK(coli__dir_create(to));
+    char text[1024];
+    snprintf(text, sizeof text, "sed '%s' %s/config.json > %s/config.json", sed, from, to);
+    T_EQ(system(text), 0);
+    snprintf(text, sizeof text, "%s/model.safetensors", from);
+    coli__st *st;
+    T_OK(coli__st_open(text, &st));
+    coli__st_out *out = calloc(coli__st_count(st), sizeof *out);
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < coli__st_count(st); i++) {
+        const coli__st_tensor *t = coli__st_at(st, i);
+        out[n] =
+            (coli__st_out){.name = t->name, .dtype = t->dtype, .rank = t->rank, .data = t->data};
+        memcpy(out[n].shape, t->shape, sizeof t->shape);
+        n += edit(ctx, &out[n]);
+    }
+    snprintf(text, sizeof text, "%s/model.safetensors", to);
+    T_OK(coli__st_write(text, out, n));
+    free(out);
+    coli__st_close(st);
+}
+
 /* Every ISA that this machine can run, NULL-ended. */
 static inline const char *const *world_isas(void)
 {

@@ -1,4 +1,4 @@
-/* base_alloc.c - memory: zeroed, aligned, overflow-safe, counted, and able to fail on the nth call. */
+/* base_alloc.c - memory: zeroed, aligned, overflow-safe, counted, able to fail on the nth call. */
 #include "t.h"
 
 #include "libcoli/src/base/alloc.h"
@@ -62,8 +62,8 @@ T_TEST(sizes_that_overflow_are_refused)
     T_BEGIN;
     const struct {
         size_t n, size;
-    } bad[] = {{SIZE_MAX, 2},     {2, SIZE_MAX},     {SIZE_MAX / 2 + 1, 2}, {SIZE_MAX / 2 + 1, 1},
-               {SIZE_MAX, SIZE_MAX}, {(size_t)1 << 33, (size_t)1 << 31}};
+    } bad[] = {{SIZE_MAX, 2},         {2, SIZE_MAX},        {SIZE_MAX / 2 + 1, 2},
+               {SIZE_MAX / 2 + 1, 1}, {SIZE_MAX, SIZE_MAX}, {(size_t)1 << 33, (size_t)1 << 31}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         coli__fail(COLI_OK, "none yet");
         T_TRUE(!coli__calloc(bad[i].n, bad[i].size));
@@ -143,9 +143,14 @@ T_PROP(buf_equals_the_pieces, 200)
         for (uint32_t j = 0; j < n_piece; j++) piece[j] = (char)t_range(&rng, ' ', '~');
         piece[n_piece] = 0;
         switch (t_below(&rng, 3)) { // lengths on both sides of printf's small buffer
-        case 0: T_OK(coli__buf_append(&buf, piece, n_piece)); break;
-        case 1: T_OK(coli__buf_str(&buf, piece)); break;
-        default: T_OK(coli__buf_printf(&buf, "%s", piece));
+        case 0:
+            T_OK(coli__buf_append(&buf, piece, n_piece));
+            break;
+        case 1:
+            T_OK(coli__buf_str(&buf, piece));
+            break;
+        default:
+            T_OK(coli__buf_printf(&buf, "%s", piece));
         }
         memcpy(expected + n, piece, n_piece + 1);
         n += n_piece;

@@ -180,13 +180,19 @@ T_TEST(look_up)
     T_STR(coli__container_engine(c), "qwen36");
     T_STR(coli__container_template(c), "3.6");
     T_EQ(json_integer_value(json_object_get(coli__container_config(c), "hidden_size")), 32);
+    const image whole = micro_image();
+    coli__ct_table table;
+    T_OK(coli__ct_parse("m", whole.data, whole.n, &table));
     uint64_t sum = 0;
-    for (uint32_t i = 0; i < coli__container_n_tensor(c); i++) {
-        const coli__ct_tensor *t = coli__container_tensor(c, i), *found;
+    for (uint32_t k = 0; k < table.n_entry; k++) {
+        const coli__ct_tensor *t = &table.entries[k].tensor, *found;
         T_OK(coli__container_find(c, t->name, t->mat.n_out, t->mat.n_in, &found));
-        T_TRUE(found == t);
+        T_STR(found->name, t->name);
+        T_MEM(found->mat.data, t->mat.data, t->n_bytes);
         sum += t->n_bytes;
     }
+    coli__ct_table_finish(&table);
+    free(whole.data);
     T_EQ(coli__container_n_expert_layer(c), 2);
     for (uint32_t i = 0; i < 2; i++) {
         const coli__ct_experts *x = coli__container_experts(c, i);
@@ -552,7 +558,7 @@ static coli_status verify_copy(void)
     COLI_TRY(coli__container_open(micro_path("copy"), &c));
     steps[0] = 0;
     n_step = 0;
-    const coli_status status = coli__container_verify(c, take_step, NULL);
+    const coli_status status = coli__container_verify(c, coli__engine_describe, take_step, NULL);
     coli__container_close(c);
     return status;
 }
@@ -613,12 +619,10 @@ T_TEST(verify_checks_values)
     free(two.data);
 }
 
-/* config.json and the table must speak of the same model. */
-T_TEST(verify_knows_what_must_be_there)
+/* The base container with one thing in its table replaced and an identity that fits. */
+static void copy_edited(const char *from, const char *to)
 {
-    T_BEGIN;
-    const image base = micro_image();
-    image i = edited(&base, "\"name\":\"norm.weight\"", "\"name\":\"nurm.weight\"");
+    const image base = micro_image(), i = edited(&base, from, to);
     coli__ct_table t;
     T_FAILS(coli__ct_parse("m", i.data, i.n, &t), COLI_E_FORMAT, "identity: expected ");
     char found[64] = "\"", expected[64] = "\"";
@@ -628,10 +632,46 @@ T_TEST(verify_knows_what_must_be_there)
     copy_of_base();
     micro_file(micro_path("copy/model.coli"), sealed.data, sealed.n);
     T_OK(open_copy());
-    T_FAILS(verify_copy(), COLI_E_FORMAT, "tensor norm.weight: is missing");
     free(base.data);
     free(i.data);
     free(sealed.data);
+}
+
+/* config.json and the table must speak of the same model. */
+T_TEST(verify_knows_what_must_be_there)
+{
+    T_BEGIN;
+    copy_edited("\"name\":\"norm.weight\"", "\"name\":\"nurm.weight\"");
+    T_FAILS(verify_copy(), COLI_E_FORMAT, "tensor norm.weight: is missing");
+    copy_edited("\"engine\":\"qwen36\"", "\"engine\":\"qwen37\"");
+    T_FAILS(verify_copy(), COLI_E_FORMAT,
+            "engine: expected qwen36, as config.json says, found qwen37");
+}
+
+T_TEST(a_spec_asks_for_no_fewer_and_no_more)
+{
+    T_BEGIN;
+    coli__container *c;
+    const char *engine;
+    coli__model_spec spec;
+    T_OK(coli__container_open(micro_container("base", "int4", "int4"), &c));
+    T_OK(coli__engine_describe(coli__container_config(c), &engine, &spec));
+    T_STR(engine, coli__container_engine(c));
+    T_OK(coli__container_check_spec(c, &spec));
+    spec.tensors[2].n_in++;
+    T_FAILS(coli__container_check_spec(c, &spec), COLI_E_FORMAT, "expected 1 x 33, found 1 x 32");
+    spec.tensors[2].n_in--;
+    spec.n_tensor--;
+    T_FAILS(coli__container_check_spec(c, &spec), COLI_E_FORMAT, " tensors, found ");
+    spec.n_tensor++;
+    spec.n_expert_layer--;
+    T_FAILS(coli__container_check_spec(c, &spec), COLI_E_FORMAT,
+            "expected experts in 1 layers, found them in 2");
+    spec.n_expert_layer++;
+    spec.experts[1].d_ff++;
+    T_FAILS(coli__container_check_spec(c, &spec), COLI_E_FORMAT, "experts of layer 1: expected 4 of");
+    coli__model_spec_finish(&spec);
+    coli__container_close(c);
 }
 
 /* On the container that tokenizers_and_generation_config left. */
@@ -673,6 +713,7 @@ int main(void)
         cmocka_unit_test(verify_finds_any_changed_byte),
         cmocka_unit_test(verify_checks_values),
         cmocka_unit_test(verify_knows_what_must_be_there),
+        cmocka_unit_test(a_spec_asks_for_no_fewer_and_no_more),
         cmocka_unit_test(verify_says_that_the_defaults_were_edited),
     };
     return cmocka_run_group_tests(tests, micro_setup, micro_teardown);

@@ -1,9 +1,14 @@
 /* convert_test.c - from checkpoint to container: every spelling of a checkpoint, every format, and
  * what is refused. */
+#include <fenv.h>
 #include <malloc.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "micro.h"
+
+#include "coli/coli.h"
 
 #if defined(__SANITIZE_ADDRESS__) || !defined(__GLIBC__)
 #define HEAP_IS_VISIBLE 0
@@ -76,7 +81,7 @@ T_PROP(random_models_survive, 12)
     micro_compare_all(out, src);
     coli__container *c;
     T_OK(coli__container_open(out, &c));
-    T_OK(coli__container_verify(c, NULL, NULL));
+    T_OK(coli__container_verify(c, coli__engine_describe, NULL, NULL));
     coli__container_close(c);
     coli__dir_remove(out);
 }
@@ -93,6 +98,7 @@ T_TEST(the_thread_count_does_not_show)
         const char *out = micro_path("threads-%u", n_thread);
         const coli__convert_args args = {.src = src,
                                          .out = out,
+                                         .describe = coli__engine_describe,
                                          .n_thread = n_thread,
                                          .experts = micro_format("int4"),
                                          .trunk = micro_format("int8")};
@@ -235,6 +241,7 @@ static coli_status convert_noting(const char *src, const char *out, const char *
     notes[0] = 0;
     const coli__convert_args args = {.src = src,
                                      .out = out,
+                                     .describe = coli__engine_describe,
                                      .n_thread = 1,
                                      .chat_template = template,
                                      .experts = micro_format("int4"),
@@ -579,6 +586,7 @@ T_TEST(progress_reaches_the_end_and_can_stop)
     watch all = {0};
     coli__convert_args args = {.src = src,
                                .out = micro_path("progress"),
+                               .describe = coli__engine_describe,
                                .n_thread = 2,
                                .experts = micro_format("int4"),
                                .trunk = micro_format("int8"),
@@ -612,6 +620,7 @@ T_TEST(memory_is_bounded)
     watch w = {0};
     const coli__convert_args args = {.src = src,
                                      .out = micro_path("large"),
+                                     .describe = coli__engine_describe,
                                      .n_thread = 2,
                                      .experts = micro_format("f32"),
                                      .trunk = micro_format("f32"),
@@ -622,20 +631,188 @@ T_TEST(memory_is_bounded)
     coli__dir_remove(args.out);
 }
 
-/* One expert of 3 * 256 * 65536 weights. */
+/* What the host program has set for its own floats is neither seen in the result nor changed for
+ * its callbacks. */
+static int modes_seen; // 1: ours, 2: the host's
+
+static bool rounds_up(void)
+{
+    volatile float one = 1, tiny = 0x1p-30f;
+    return one + tiny > 1;
+}
+
+static void note_mode(void *user, const char *line)
+{
+    (void)user, (void)line;
+    modes_seen |= rounds_up() ? 2 : 1;
+}
+
+static bool progress_mode(void *user, const char *what, uint64_t done, uint64_t total)
+{
+    (void)done, (void)total;
+    note_mode(user, what);
+    return true;
+}
+
+T_TEST(the_hosts_float_mode_is_its_own)
+{
+    T_BEGIN;
+    micro m;
+    micro_init(&m, MICRO_CONFIG(4, ""), 8, MICRO_FP8);
+    const char *src = micro_write(&m, micro_path("mode.src"));
+    micro_finish(&m);
+    T_OK(micro_convert(src, micro_path("mode"), "int4", "int8"));
+    const coli_convert_opts opts = {.struct_size = sizeof opts,
+                                    .n_threads = 1,
+                                    .progress = progress_mode,
+                                    .note = note_mode};
+    modes_seen = 0;
+    T_EQ(fesetround(FE_UPWARD), 0);
+    const coli_status converted = coli_convert(src, micro_path("mode-up"), &opts);
+    const coli_status verified = coli_verify(micro_path("mode-up"), progress_mode, NULL);
+    const bool after = rounds_up();
+    fesetround(FE_TONEAREST);
+    T_OK(converted);
+    T_OK(verified);
+    T_EQ(modes_seen, 2);
+    T_TRUE(after && !rounds_up());
+    coli__buf a = micro_read(micro_path("mode/model.coli"));
+    coli__buf b = micro_read(micro_path("mode-up/model.coli"));
+    T_EQ(a.n_bytes, b.n_bytes);
+    T_MEM(a.data, b.data, a.n_bytes);
+    coli__buf_finish(&a);
+    coli__buf_finish(&b);
+}
+
+/* One expert of 3 * 320 * 65536 weights. */
 T_TEST(what_cannot_fit_is_refused_first)
 {
     T_BEGIN;
     const char *src = micro_write_hollow(
-        "{\"model_type\":\"qwen3_5_moe_text\",\"vocab_size\":8,\"hidden_size\":256,"
+        "{\"model_type\":\"qwen3_5_moe_text\",\"vocab_size\":8,\"hidden_size\":320,"
         "\"num_hidden_layers\":1,\"layer_types\":[\"full_attention\"],\"num_attention_heads\":1,"
         "\"num_key_value_heads\":1,\"head_dim\":8,\"rope_theta\":1e4,\"linear_num_key_heads\":1,"
         "\"linear_num_value_heads\":1,\"linear_key_head_dim\":8,\"linear_value_head_dim\":8,"
         "\"num_experts\":1,\"num_experts_per_tok\":1,\"moe_intermediate_size\":65536,"
         "\"shared_expert_intermediate_size\":8,\"tie_word_embeddings\":true}",
         micro_path("huge.src"));
-    T_FAILS(micro_convert(src, micro_path("huge"), "f32", "f32"), COLI_E_LIMIT, "192 MiB");
+    T_FAILS(micro_convert(src, micro_path("huge"), "f32", "f32"), COLI_E_LIMIT,
+            "(240 for one expert or 16 rows");
     T_TRUE(!coli__path_exists(micro_path("huge.partial")));
+}
+
+/* -- memory, whatever the JSON says
+ * ------------------------------------------------------------------ */
+
+/* Convert in a process of its own that may take no more memory than coli.h says, beyond what it has
+ * before.  *message is what the conversion said. */
+static coli_status convert_within(const char *src, uint64_t more_bytes, char message[600])
+{
+    int ends[2];
+    T_EQ(pipe(ends), 0);
+    const pid_t child = fork();
+    T_TRUE(child >= 0);
+    if (child == 0) {
+        unsigned long n_page; // of data and stacks: the sixth number
+        FILE *f = fopen("/proc/self/statm", "r");
+        if (f && fscanf(f, "%*u %*u %*u %*u %*u %lu", &n_page) == 1) {
+            const rlim_t most = (rlim_t)n_page * (rlim_t)sysconf(_SC_PAGESIZE) + more_bytes;
+            const struct rlimit limit = {most, most};
+            setrlimit(RLIMIT_DATA, &limit);
+        }
+        const coli__convert_args args = {.src = src,
+                                         .out = micro_path("within"),
+                                         .describe = coli__engine_describe,
+                                         .experts = micro_format("int4"),
+                                         .trunk = micro_format("int8"),
+                                         .n_thread = 1};
+        const coli_status status = coli__convert(&args);
+        const char *text = status == COLI_OK ? "" : coli_error_message();
+        const bool told = write(ends[1], text, strlen(text)) >= 0;
+        _exit(told ? (int)status : 255);
+    }
+    close(ends[1]);
+    message[0] = 0;
+    const ptrdiff_t n = read(ends[0], message, 599);
+    message[n > 0 ? n : 0] = 0;
+    close(ends[0]);
+    int result;
+    T_EQ(waitpid(child, &result, 0), child);
+    T_TRUE(WIFEXITED(result));
+    return (coli_status)WEXITSTATUS(result);
+}
+
+/* The micro model, and beside it n tensors without elements whose names have n_name bytes. */
+static const char *write_crowd(uint32_t n, uint32_t n_name)
+{
+    micro m;
+    micro_init(&m, MICRO_CONFIG(2, ""), 3, MICRO_FUSED);
+    const char *dir = micro_write(&m, micro_path("crowd.src"));
+    micro_finish(&m);
+    FILE *f = fopen(micro_path("crowd.src/crowd.safetensors"), "wb");
+    T_TRUE(f != NULL);
+    uint64_t n_header = 0;
+    T_EQ(fwrite(&n_header, 8, 1, f), 1);
+    for (uint32_t i = 0; i < n; i++)
+        n_header += (uint64_t)fprintf(
+            f, "%c\"%0*u\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]}", i ? ',' : '{',
+            (int)n_name, i);
+    n_header += (uint64_t)fprintf(f, "}");
+    rewind(f);
+    T_EQ(fwrite(&n_header, 8, 1, f), 1);
+    T_EQ(fclose(f), 0);
+    return dir;
+}
+
+/* As many tensors as are allowed, with names as long as are allowed, keep within the promise; one
+ * and a half million, of which a header of 100 MB has room, are refused before they cost anything.
+ */
+T_TEST(a_list_of_tensors_is_bounded)
+{
+    T_BEGIN;
+    char message[600];
+    if (HEAP_IS_VISIBLE) {
+        const char *src = write_crowd(COLI_ST_MAX_TENSOR - 256, COLI_ST_MAX_NAME);
+        const coli_status status = convert_within(src, COLI_CONVERT_MEMORY_BYTES, message);
+        if (status != COLI_OK) fail_msg("%s", message);
+        coli__dir_remove(micro_path("within"));
+    }
+    const char *src = write_crowd(1500000, 7);
+    T_EQ(convert_within(src, HEAP_IS_VISIBLE ? COLI_CONVERT_MEMORY_BYTES : 1ull << 60, message),
+         COLI_E_LIMIT);
+    T_TRUE(strstr(message, "crowd.safetensors: more than 262144 tensors") != NULL);
+    coli__dir_remove(src);
+}
+
+/* Two bytes of JSON can become two hundred in memory. */
+T_TEST(small_json_is_bounded)
+{
+    T_BEGIN;
+    coli__buf text = {0};
+    T_OK(coli__buf_str(&text, "{\"model_type\":[{}"));
+    for (int i = 0; i < COLI_JSON_SMALL_VALUES; i++) T_OK(coli__buf_str(&text, ",{}"));
+    T_OK(coli__buf_str(&text, "]}"));
+    micro m;
+    micro_init(&m, MICRO_CONFIG(2, ""), 3, MICRO_FUSED);
+    free(m.config);
+    m.config = strdup(text.data);
+    refused(&m, COLI_E_FORMAT, "config.json: more than 65536 values");
+
+    micro_init(&m, MICRO_CONFIG(2, ""), 3, MICRO_FUSED);
+    const char *src = micro_write(&m, micro_path("small.src"));
+    micro_finish(&m);
+    micro_text(micro_path("small.src/tokenizer_config.json"), text.data);
+    T_FAILS(micro_convert(src, micro_path("small"), "int4", "int8"), COLI_E_FORMAT,
+            "tokenizer_config.json: more than 65536 values");
+    T_TRUE(!coli__path_exists(micro_path("small")) &&
+           !coli__path_exists(micro_path("small.partial")));
+    coli__buf_finish(&text);
+
+    micro_init(&m, MICRO_CONFIG(2, ""), 3, MICRO_FUSED);
+    free(m.config);
+    m.config = calloc(1, COLI_CONFIG_MAX_BYTES + 2);
+    memset(m.config, ' ', COLI_CONFIG_MAX_BYTES + 1);
+    refused(&m, COLI_E_FORMAT, "config.json: larger than");
 }
 
 int main(void)
@@ -662,6 +839,9 @@ int main(void)
         cmocka_unit_test(progress_reaches_the_end_and_can_stop),
         cmocka_unit_test(memory_is_bounded),
         cmocka_unit_test(what_cannot_fit_is_refused_first),
+        cmocka_unit_test(the_hosts_float_mode_is_its_own),
+        cmocka_unit_test(a_list_of_tensors_is_bounded),
+        cmocka_unit_test(small_json_is_bounded),
     };
     return cmocka_run_group_tests(tests, micro_setup, micro_teardown);
 }

@@ -85,7 +85,11 @@ T_TEST(reads_whole_files)
     T_TRUE(b.data == NULL);
     T_FAILS(coli__file_read(micro_path("absent"), 4, &b), COLI_E_NOTFOUND,
             "absent: cannot open: No such file");
-    T_FAILS(coli__file_read(micro_dir, 4, &b), COLI_E_IO, micro_dir);
+    T_FAILS(coli__file_read(micro_dir, 4, &b), COLI_E_IO, "not a regular file");
+    T_EQ(mkfifo(micro_path("fifo"), 0600), 0);
+    alarm(20); // a pipe that nobody writes to would hold us up for ever
+    T_FAILS(coli__file_read(micro_path("fifo"), 4, &b), COLI_E_IO, "fifo: not a regular file");
+    alarm(0);
 
     micro_text(path, "");
     T_OK(coli__file_read(path, 0, &b));

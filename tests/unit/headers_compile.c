@@ -3,4 +3,7 @@
 #include <coli/coli.h>
 
 const char *version_seen_by_c(void);
-const char *version_seen_by_c(void) { return coli_version(); }
+const char *version_seen_by_c(void)
+{
+    return coli_version();
+}

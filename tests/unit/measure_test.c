@@ -1,6 +1,6 @@
 /* measure_test.c - the clock counts all of the time and changes nothing; what a token reads is what
  * the container holds; the machine's speeds are there on every instruction set. */
-#include "world.h"
+#include "table.h"
 
 #include "libcoli/src/run/model.h"
 
@@ -133,16 +133,17 @@ static void check_counts(const char *dir, bool tied)
     coli_model_info i = {.struct_size = sizeof i};
     T_OK(coli_model_get_info(m, &i));
     uint64_t all = 0, embed = 0, head = 0, n_vector = 0, experts = 0, n_bytes;
-    for (uint32_t t = 0; t < coli__container_n_tensor(m->container); t++) {
-        const coli__ct_tensor *x = coli__container_tensor(m->container, t);
+    table in = table_open(dir);
+    for (uint32_t t = 0; t < in.ct.n_entry; t++) {
+        const coli__ct_tensor *x = &in.ct.entries[t].tensor;
         all += x->n_bytes;
         if (strcmp(x->name, "embed_tokens.weight") == 0) embed = x->n_bytes;
         if (strcmp(x->name, "lm_head.weight") == 0) head = x->n_bytes;
         if (x->mat.n_out == 1 && !strstr(x->name, "shared_expert_gate")) n_vector += x->mat.n_in;
     }
-    for (uint32_t l = 0; l < coli__container_n_expert_layer(m->container); l++) {
+    for (uint32_t l = 0; l < in.ct.n_layer; l++) {
         coli__mat w[3];
-        coli__ct_expert(coli__container_experts(m->container, l), 0, &w[0], &w[1], &w[2]);
+        coli__ct_expert(&in.ct.layers[l].experts, 0, &w[0], &w[1], &w[2]);
         for (int k = 0; k < 3; k++) {
             T_TRUE(coli__mat_bytes(w[k].fmt, w[k].n_out, w[k].n_in, &n_bytes, NULL));
             experts += i.n_expert_used * n_bytes;
@@ -154,6 +155,7 @@ static void check_counts(const char *dir, bool tied)
     T_EQ(i.n_mac_head, (uint64_t)i.n_vocab * i.d_model);
     // n_param_active has no row of the embedding, not even where that is the head
     T_EQ(i.n_mac_body + (tied ? 0 : i.n_mac_head) + n_vector, i.n_param_active);
+    table_close(&in);
     coli_model_close(m);
 }
 
@@ -161,23 +163,18 @@ T_TEST(a_token_reads_what_the_container_holds)
 {
     T_BEGIN;
     check_counts(DEMO, false);
-    char *tied = NULL;
     for (const char *name = "abd"; *name; name++) {
         char src[512];
         snprintf(src, sizeof src, "%s/qwen36-tiny-%c", TEST_FIXTURES, *name);
         char *dir = world_container(src, src + strlen(src) - 1, "int4", "int8");
-        coli__container *c;
-        T_OK(coli__container_open(dir, &c));
+        table t = table_open(dir);
         bool is_tied = true;
-        for (uint32_t t = 0; t < coli__container_n_tensor(c); t++)
-            if (strcmp(coli__container_tensor(c, t)->name, "lm_head.weight") == 0) is_tied = false;
-        coli__container_close(c);
+        for (uint32_t i = 0; i < t.ct.n_entry; i++)
+            if (strcmp(t.ct.entries[i].tensor.name, "lm_head.weight") == 0) is_tied = false;
+        table_close(&t);
         check_counts(dir, is_tied);
-        free(tied);
-        tied = is_tied ? dir : NULL;
-        if (!is_tied) free(dir);
+        free(dir);
     }
-    free(tied);
 }
 
 /* -- the machine ------------------------------------------------------------------------------ */

@@ -2,8 +2,7 @@
  * (S1, S2, ...) are those of docs/formats/safetensors.md. */
 #include "micro.h"
 
-/* -- files in memory: a header text and some bytes ------------------------------------------------
- */
+/* -- files in memory: a header text and some bytes --------------------------------------------- */
 
 typedef struct bytes {
     uint8_t *data;
@@ -128,7 +127,8 @@ T_TEST(S5_duplicate_in_one_header)
     REFUSED("{\"a\":{\"dtype\":\"U8\",\"dtype\":\"I8\",\"shape\":[4],\"data_offsets\":[0,4]}}", 4,
             "uplicate");
     REFUSED("{" TENSOR("a", "U8", "[4]", "[0,4]") "," TENSOR("\\u0061", "U8", "[4]", "[4,8]") "}",
-            8, "uplicate");
+            8, "f: tensor a: duplicate name");
+    REFUSED("{\"__metadata__\":{},\"__metadata__\":{}}", 0, "duplicate __metadata__");
 }
 
 T_TEST(S7_spans)
@@ -246,6 +246,83 @@ T_TEST(S15_metadata)
     REFUSED("{\"__metadata__\":{\"a\":{\"b\":\"c\"}}}", 0, "expected a string");
 }
 
+T_TEST(S16_what_is_too_much)
+{
+    T_BEGIN;
+    char header[600];
+    for (int n = 255; n <= 256; n++) {
+        snprintf(header, sizeof header, "{" TENSOR("%0*d", "U8", "[4]", "[0,4]") "}", n, 0);
+        if (n == 255)
+            T_OK(open_header(header, 4));
+        else
+            REFUSED(header, 4, "expected a name of at most 255 bytes");
+    }
+    for (int n = 31; n <= 32; n++) {
+        snprintf(header, sizeof header, "{" TENSOR("a", "%0*d", "[4]", "[0,4]") "}", n, 0);
+        if (n == 31)
+            T_OK(open_header(header, 4));
+        else
+            REFUSED(header, 4, "a dtype of at most 31, found 1 and 32");
+    }
+    static const size_t sizes[] = {COLI_JSON_MEMBER_MAX_BYTES - 100, COLI_JSON_MEMBER_MAX_BYTES};
+    coli__buf long_text = {0};
+    for (int i = 0; i < 2; i++) {
+        T_OK(coli__buf_printf(&long_text, "{\"__metadata__\":{\"a\":\"%0*d\"}}", (int)sizes[i], 0));
+        if (i == 0)
+            T_OK(open_header(long_text.data, 0));
+        else
+            REFUSED(long_text.data, 0, "f: member at byte 1: expected at most 1048576 bytes");
+        coli__buf_finish(&long_text);
+    }
+    T_OK(coli__buf_str(&long_text, "{\"a\":{\"x\":[0"));
+    for (int i = 0; i < COLI_JSON_SMALL_VALUES; i++) T_OK(coli__buf_str(&long_text, ",0"));
+    T_OK(coli__buf_str(&long_text, "]}}"));
+    REFUSED(long_text.data, 0, "more than 65536 values");
+    coli__buf_finish(&long_text);
+}
+
+/* Headers are read member by member.  That must be the same JSON as read at once. */
+static json_t *member_by_member(const char *text, size_t n)
+{
+    coli__json_members members = {.what = "m", .text = text, .n_bytes = n, .max_depth = 8};
+    json_t *all = json_object(), *member;
+    for (;;) {
+        if (coli__json_next(&members, &member) != COLI_OK) break;
+        if (!member) return all;
+        const bool again = json_object_update_missing(all, member) != 0 ||
+                           json_object_size(all) != members.n_member;
+        json_decref(member);
+        if (again) break; // two members of one key: their caller's to see
+    }
+    T_TRUE(member == NULL || json_object_size(all) > 0);
+    json_decref(all);
+    return NULL;
+}
+
+T_PROP(member_by_member_is_the_same_json, 20000)
+{
+    static const char base[] = " {\"a\\\"\":{\"b\":[1,\"}\",{}]},\"\\u0063\" : \",\", \"d\":[] ,\"e\":0} ";
+    static const char alphabet[] = "{}[]\",:\\ 0ab\n";
+    char text[sizeof base];
+    memcpy(text, base, sizeof base);
+    for (uint32_t k = t_below(&rng, 4); k > 0; k--)
+        text[t_below(&rng, sizeof base - 1)] = alphabet[t_below(&rng, sizeof alphabet - 1)];
+    const size_t n = sizeof base - 1 - (t_below(&rng, 4) ? 0 : t_below(&rng, sizeof base - 1));
+    char *exact = malloc(n ? n : 1); // so that ASan sees the first byte read too many
+    memcpy(exact, text, n);
+    json_t *whole, *parts = member_by_member(exact, n);
+    if (coli__json_parse("m", exact, n, 8, &whole) == COLI_OK && !json_is_object(whole)) {
+        json_decref(whole);
+        whole = NULL;
+    }
+    if ((whole == NULL) != (parts == NULL)) print_error("%.*s\n", (int)n, exact);
+    T_EQ(whole == NULL, parts == NULL);
+    if (whole) T_TRUE(json_equal(whole, parts));
+    json_decref(whole);
+    json_decref(parts);
+    free(exact);
+}
+
 T_TEST(other_shapes_of_json)
 {
     T_BEGIN;
@@ -277,8 +354,7 @@ T_PROP(a_damaged_header_is_safe, 10000)
     free(b.data);
 }
 
-/* -- elements -------------------------------------------------------------------------------------
- */
+/* -- elements ---------------------------------------------------------------------------------- */
 
 static void check_elements(coli__dtype dtype, const void *data, uint64_t n, const float *expected)
 {
@@ -318,8 +394,7 @@ T_TEST(fp8_nan)
     T_TRUE(isnan(out[0]) && isnan(out[1]));
 }
 
-/* -- files ----------------------------------------------------------------------------------------
- */
+/* -- files ------------------------------------------------------------------------------------- */
 
 static void write_pair(const char *path, const char *a, const char *b)
 {
@@ -416,6 +491,15 @@ T_TEST(index_file)
         {"{\"weight_map\":{\"a\":7}}", COLI_E_FORMAT, "expected a file name"},
         {"{\"weight_map\":[]}", COLI_E_FORMAT, "weight_map: expected an object"},
         {"{}", COLI_E_FORMAT, "weight_map: expected an object"},
+        {"{\"weight_map\":7}", COLI_E_FORMAT, "weight_map: expected an object"},
+        {"{\"weight_map\":}", COLI_E_FORMAT, "weight_map: expected an object"},
+        {"{\"weight_map\":{},\"weight_map\":{}}", COLI_E_FORMAT, "duplicate weight_map"},
+        {"{\"weight_map\":{} 7}", COLI_E_FORMAT, "expected the end, found 0x37"},
+        {"{\"metadata\":{\"total_size\":1}, \"weight_map\" : {\"a\":\"m1.safetensors\"} , \"x\":[]}",
+         COLI_OK, ""},
+        {"{\"metadata\":[1,],\"weight_map\":{}}", COLI_E_FORMAT, "member at byte 1: line 1"},
+        {"{\"weight_map\":{}}7", COLI_E_FORMAT, "expected the end"},
+        {"[]", COLI_E_FORMAT, "index.json: expected an object"},
         {"{\"weight_map\":{\"a\":\"../index/m1.safetensors\"}}", COLI_E_NOTFOUND,
          "1 files, 0 are there"},
         {"{", COLI_E_FORMAT, "index.json"},
@@ -457,6 +541,8 @@ int main(void)
         cmocka_unit_test(S13_text),
         cmocka_unit_test(S14_depth),
         cmocka_unit_test(S15_metadata),
+        cmocka_unit_test(S16_what_is_too_much),
+        cmocka_unit_test(member_by_member_is_the_same_json),
         cmocka_unit_test(other_shapes_of_json),
         cmocka_unit_test(a_damaged_header_is_safe),
         cmocka_unit_test(elements_of_every_type),

@@ -93,9 +93,9 @@ T_TEST(restore_is_exact)
     T_MEM(coli_session_logits(s), at_end, model->shape.n_vocab * sizeof(float));
 
     coli_session_reset(s); // the same tokens again make the snapshot valid again
-    T_FAILS(coli_session_restore(s, snap), COLI_E_INVALID, "other tokens");
+    T_FAILS(coli_session_restore(s, snap), COLI_E_INVALID, "no longer holds");
     T_OK(coli_session_feed(s, some_ids + 1, 6));
-    T_FAILS(coli_session_restore(s, snap), COLI_E_INVALID, "other tokens");
+    T_FAILS(coli_session_restore(s, snap), COLI_E_INVALID, "no longer holds");
     coli_session_reset(s);
     T_OK(coli_session_feed(s, some_ids, 6));
     T_OK(coli_session_restore(s, snap));
@@ -200,8 +200,8 @@ T_TEST(cancel)
 T_TEST(sampling_is_reproducible)
 {
     T_BEGIN;
-    coli_sampling sampling;
-    coli_sampling_default(model, &sampling);
+    coli_sampling sampling = {.struct_size = sizeof sampling};
+    T_OK(coli_sampling_default(model, &sampling));
     sampling.temperature = 1.5f;
     int32_t first[40], again[40], other[40];
     int32_t *const runs[] = {first, again, other};
@@ -223,6 +223,128 @@ T_TEST(sampling_is_reproducible)
     sampling.top_p = 1;
     T_FAILS(coli_session_sample(s, &sampling, first), COLI_E_INVALID, "no logits");
     coli_session_destroy(s);
+}
+
+/* A penalty that decides: the next token is one that was not seen, or not made, before. */
+static int32_t next_with(coli_session *s, float repetition, float presence)
+{
+    const coli_sampling p = {.struct_size = sizeof p,
+                             .top_p = 1,
+                             .repetition_penalty = repetition,
+                             .presence_penalty = presence};
+    int32_t id;
+    T_OK(coli_session_sample(s, &p, &id));
+    return id;
+}
+
+T_TEST(a_turn_forgets_what_the_one_before_made)
+{
+    T_BEGIN;
+    coli_session *s = world_session(model, 64, 64);
+    T_OK(coli_session_feed(s, some_ids, N_SOME));
+    coli_snapshot *snap;
+    T_OK(coli_session_snapshot(s, &snap));
+    const int32_t first = next_with(s, 1, 100);
+    T_NE(next_with(s, 1, 100), first); // made once: penalised
+    coli_session_seed(s, 0);
+    T_EQ(next_with(s, 1, 100), first);
+    T_OK(coli_session_restore(s, snap));
+    T_EQ(next_with(s, 1, 100), first);
+    coli_session_reset(s);
+    T_OK(coli_session_feed(s, some_ids, N_SOME));
+    T_EQ(next_with(s, 1, 100), first);
+    const coli_generate_opts o = {.struct_size = sizeof o, .max_tokens = 3, .no_stop_tokens = true};
+    T_OK(coli_session_restore(s, snap));
+    T_OK(coli_generate(s, &o, NULL, NULL, NULL));
+    T_OK(coli_session_restore(s, snap));
+    T_EQ(next_with(s, 1, 100), first);
+    coli_snapshot_destroy(snap);
+    coli_session_destroy(s);
+}
+
+/* repetition_penalty looks at `seen`: the counts of the tokens that are in the sequence now. */
+static void check_seen(const coli_session *s)
+{
+    uint32_t *want = calloc(model->shape.n_vocab, sizeof *want);
+    for (uint32_t i = 0; i < s->pos; i++) want[s->ids[i]]++;
+    T_MEM(s->seen, want, model->shape.n_vocab * sizeof *want);
+    free(want);
+}
+
+T_TEST(a_penalty_follows_the_sequence)
+{
+    T_BEGIN;
+    coli_session *s = world_session(model, 64, 3);
+    T_OK(coli_session_feed(s, some_ids, N_SOME));
+    check_seen(s);
+    coli_snapshot *snap;
+    T_OK(coli_session_snapshot(s, &snap));
+    T_OK(coli_session_feed(s, some_ids + 2, 5)); // some of them a second time
+    check_seen(s);
+    T_OK(coli_session_restore(s, snap));
+    check_seen(s);
+    const int32_t best = next_with(s, 1, 0);
+    s->seen[best]++; // as if it stood in the sequence
+    T_NE(next_with(s, 100, 0), best);
+    coli_session_reset(s);
+    check_seen(s);
+    coli_snapshot_destroy(snap);
+    coli_session_destroy(s);
+}
+
+/* Structs of an older, smaller caller: filled to their end and not beyond.  A result is checked, and
+ * zeroed, before anything is done. */
+T_TEST(structs_of_other_sizes)
+{
+    T_BEGIN;
+    struct {
+        uint32_t struct_size, n_layer, n_expert, guard;
+    } old = {.struct_size = 12, .guard = 77};
+    T_OK(coli_model_get_info(model, (coli_model_info *)(void *)&old));
+    T_EQ(old.n_layer, 8);
+    T_EQ(old.n_expert, 64);
+    T_EQ(old.guard, 77);
+
+    coli_session *s = world_session(model, 64, 64);
+    T_OK(coli_session_feed(s, some_ids, 3));
+    struct {
+        uint32_t struct_size;
+        coli_stop stop;
+        uint32_t n_prompt, guard;
+    } small = {.struct_size = 12, .guard = 77};
+    const coli_generate_opts o = {.struct_size = sizeof o, .max_tokens = 1, .no_stop_tokens = true};
+    T_OK(coli_generate(s, &o, NULL, NULL, (coli_result *)(void *)&small));
+    T_EQ(small.stop, COLI_STOP_LENGTH);
+    T_EQ(small.n_prompt, 3);
+    T_EQ(small.guard, 77);
+    coli_result r = {0};
+    T_FAILS(coli_generate(s, &o, NULL, NULL, &r), COLI_E_INVALID, "struct_size");
+    coli_sampling p = {0};
+    T_FAILS(coli_sampling_default(model, &p), COLI_E_INVALID, "struct_size");
+    coli_session_destroy(s);
+}
+
+T_TEST(outputs_are_safe_after_failure)
+{
+    T_BEGIN;
+    size_t n = 99;
+    T_FAILS(coli_tokenize(NULL, "x", 1, false, NULL, 0, &n), COLI_E_INVALID, "NULL");
+    T_EQ(n, 0);
+    coli_text text = {(char *)8, 8};
+    T_FAILS(coli_detokenize(NULL, NULL, 0, false, &text), COLI_E_INVALID, "NULL");
+    T_TRUE(text.data == NULL && text.n_bytes == 0);
+    text = (coli_text){(char *)8, 8};
+    T_FAILS(coli_chat_render("3.6", NULL, 0, NULL, 0, &text), COLI_E_INVALID, "NULL");
+    T_TRUE(text.data == NULL);
+    coli_snapshot *snap = (coli_snapshot *)8;
+    T_FAILS(coli_session_snapshot(NULL, &snap), COLI_E_INVALID, "NULL");
+    T_TRUE(snap == NULL);
+    int32_t id = 99;
+    T_FAILS(coli_session_sample(NULL, NULL, &id), COLI_E_INVALID, "NULL");
+    T_EQ(id, 0);
+    coli_result r = {.struct_size = sizeof r, .n_prompt = 77};
+    T_FAILS(coli_generate(NULL, NULL, NULL, NULL, &r), COLI_E_INVALID, "NULL");
+    T_EQ(r.n_prompt, 0);
 }
 
 /* Two sessions of one model on two threads: each gets what it gets alone. */
@@ -251,7 +373,7 @@ T_TEST(sessions_take_turns)
 
 /* Fail the first, second, ... allocation of open and create: a status, a message, nothing leaked.
  */
-T_TEST(every_allocation_may_fail)
+T_TEST(allocations_may_fail)
 {
     T_BEGIN;
     uint64_t n = 1;
@@ -286,8 +408,12 @@ int main(void)
         cmocka_unit_test(context_end),
         cmocka_unit_test(cancel),
         cmocka_unit_test(sampling_is_reproducible),
+        cmocka_unit_test(a_turn_forgets_what_the_one_before_made),
+        cmocka_unit_test(a_penalty_follows_the_sequence),
+        cmocka_unit_test(structs_of_other_sizes),
+        cmocka_unit_test(outputs_are_safe_after_failure),
         cmocka_unit_test(sessions_take_turns),
-        cmocka_unit_test(every_allocation_may_fail),
+        cmocka_unit_test(allocations_may_fail),
     };
     return cmocka_run_group_tests(tests, open_model, close_model);
 }

@@ -1,6 +1,6 @@
 /* synth_test.c - containers with random weights: the geometry they claim, the same bytes for a
  * seed, weights of the variance they should have, routing as skewed as asked for. */
-#include "world.h"
+#include "table.h"
 
 #include "libcoli/src/math/kernels_impl.h"
 #include "libcoli/src/model/container.h"
@@ -199,10 +199,9 @@ static void check_padding(const coli__mat *m)
 
 static void check_weights(const char *dir)
 {
-    coli__container *c;
-    T_OK(coli__container_open(dir, &c));
-    for (uint32_t i = 0; i < coli__container_n_tensor(c); i++) {
-        const coli__ct_tensor *t = coli__container_tensor(c, i);
+    table in = table_open(dir);
+    for (uint32_t i = 0; i < in.ct.n_entry; i++) {
+        const coli__ct_tensor *t = &in.ct.entries[i].tensor;
         if (coli__wfmt_is_quant(t->mat.fmt)) check_padding(&t->mat);
         if (strstr(t->name, "embed_tokens")) check_spread(t->name, &t->mat, 1);
         if (strstr(t->name, "proj")) check_spread(t->name, &t->mat, 1.0 / t->mat.n_in);
@@ -210,25 +209,25 @@ static void check_weights(const char *dir)
     }
     float first[2][200]; // panels are drawn one by one: they must not be the same draw
     for (uint32_t p = 0; p < 2; p++) {
-        const coli__ct_tensor *embed;
-        T_OK(coli__container_find(c, "embed_tokens.weight", 200, 200, &embed));
+        const coli__ct_tensor *embed = &in.ct.entries[0].tensor;
+        T_STR(embed->name, "embed_tokens.weight");
         coli__mat_row(&embed->mat, 16 * p, first[p]);
     }
     T_TRUE(memcmp(first[0], first[1], sizeof first[0]) != 0);
-    const float *gate[2] = {(const float *)(const void *)coli__container_experts(c, 0)->data,
-                            (const float *)(const void *)coli__container_experts(c, 1)->data};
+    const float *gate[2] = {(const float *)(const void *)in.ct.layers[0].experts.data,
+                            (const float *)(const void *)in.ct.layers[1].experts.data};
     T_TRUE(memcmp(gate[0], gate[1], 4096) != 0);
-    const uint64_t one = coli__container_experts(c, 0)->block_bytes / sizeof(float);
+    const uint64_t one = in.ct.layers[0].experts.block_bytes / sizeof(float);
     T_TRUE(memcmp(gate[0], gate[0] + one, 4096) != 0);
     for (uint32_t e = 0; e < 3; e++) {
         coli__mat m[3];
-        coli__ct_expert(coli__container_experts(c, 1), e, &m[0], &m[1], &m[2]);
+        coli__ct_expert(&in.ct.layers[1].experts, e, &m[0], &m[1], &m[2]);
         for (int i = 0; i < 3; i++) {
             check_spread("an expert", &m[i], 1.0 / m[i].n_in);
             if (coli__wfmt_is_quant(m[i].fmt)) check_padding(&m[i]);
         }
     }
-    coli__container_close(c);
+    table_close(&in);
 }
 
 /* Logits of a model whose activations neither vanish nor grow: gain 1 and normed input. */

@@ -13,10 +13,11 @@
  * threads, the instruction set, or the way the prompt was cut into chunks.  Nothing is allocated
  * while tokens are made.  The library never prints, exits or reads the environment.
  *
- * Conventions.  Text is UTF-8.  Every struct that you pass in starts with struct_size = sizeof it;
- * zero in another field means the default, so `= {sizeof x}` is always valid, and so is NULL.
+ * Conventions.  Text is UTF-8.  Every struct that you pass starts with struct_size = sizeof it (but
+ * coli_tensor, which stands in arrays and is final); zero in another field means the default, so
+ * `= {sizeof x}` is valid, and so is NULL (but coli_sampling's fields count as they stand).
  * Functions return a coli_status (coli/status.h); on failure out-parameters are NULL or zero and
- * coli_error_message() says why.  destroy and close accept NULL.
+ * coli_error_message() says why.  Functions that return no status accept NULL and do nothing.
  *
  * Threads.  Functions on a coli_tokenizer or that take a const coli_model may be called from any thread at any time.
  * A session or chat is used by one thread at a time; sessions of one model may be used by different
@@ -53,9 +54,6 @@ typedef struct coli_model_opts {
     uint32_t struct_size;
     uint32_t n_threads; /* compute threads, the caller's included; 0: one per usable processor */
     const char *isa;    /* "scalar", "avx2", "avx512"; NULL: the best this processor has */
-    /* One line about something worth knowing, no newline; may be NULL. */
-    void (*log)(void *user, const char *line);
-    void *log_user;
 } coli_model_opts;
 
 /* Open a container directory (docs/formats/container.md).  The weights are mapped, not read.
@@ -146,12 +144,13 @@ COLI_API const coli_model *coli_session_model(const coli_session *session);
  *         E_NUMERIC naming layer and position when an activation leaves its range (the session is then reset). */
 COLI_API coli_status coli_session_feed(coli_session *session, const int32_t *ids, size_t n_ids);
 
-/* (n_vocab) f32 of the last token fed, borrowed until the next feed; NULL before the first and
- * after a feed that failed. */
+/* (n_vocab) f32 of the last token fed, borrowed until the next feed; NULL before the first, and after
+ * a feed that failed or was cancelled half-way.  A feed that was refused changes nothing. */
 COLI_API const float *coli_session_logits(const coli_session *session);
 
-/* Ask the running feed or generate to stop; it returns E_CANCELLED or ends with COLI_STOP_CANCELLED at the next token
- * or chunk.  Async-signal-safe. */
+/* Ask the running feed, eval, generate or say to stop: it returns E_CANCELLED, or ends with
+ * COLI_STOP_CANCELLED, at the next token or chunk.  Without effect while none runs: each begins by
+ * forgetting earlier calls.  Async-signal-safe. */
 COLI_API void coli_session_cancel(coli_session *session);
 
 /* Feed tokens and look at every row: what measuring tools need.  on_rows is called once per chunk.
@@ -188,12 +187,14 @@ typedef struct coli_sampling {
     uint64_t seed;
 } coli_sampling;
 
-/* The model's generation_config.json over the neutral values; seed 0. */
-COLI_API void coli_sampling_default(const coli_model *model, coli_sampling *out);
+/* The model's generation_config.json over the neutral values; seed 0.  out->struct_size is set by the
+ * caller.  model NULL: the neutral values. */
+COLI_API coli_status coli_sampling_default(const coli_model *model, coli_sampling *out);
 
-/* Take the next token from the present logits with the session's generator, which coli_session_seed and every
- * coli_generate start.  Padding rows are never taken.  Does not feed it. */
+/* Start a turn: set the session's generator and forget which tokens were made (presence_penalty).
+ * coli_generate does it with its sampling's seed; create, reset and restore with 0. */
 COLI_API void coli_session_seed(coli_session *session, uint64_t seed);
+/* Take the next token from the present logits.  Padding rows are never taken.  Does not feed it. */
 COLI_API coli_status coli_session_sample(coli_session *session, const coli_sampling *sampling,
                                          int32_t *id);
 
@@ -253,11 +254,12 @@ COLI_API coli_status coli_chat_create(coli_session *session, const coli_chat_opt
 COLI_API void coli_chat_destroy(coli_chat *chat);
 
 /* Say something as the user and stream the answer.  Only what is new is prefilled.  When the turn is
- * cancelled, what was said so far stays in the conversation; after an error or when the prompt does not fit the context (E_LIMIT)
+ * cancelled, what was said so far stays in the conversation.  When nothing was answered (cancelled before
+ * the first token, an answer without one, an error, a prompt that does not fit the context: E_LIMIT)
  * the conversation is as it was before the call. */
 COLI_API coli_status coli_chat_say(coli_chat *chat, const char *text, const coli_generate_opts *opts,
                                    coli_piece_fn on_piece, void *user, coli_result *result);
-COLI_API coli_status coli_chat_reset(coli_chat *chat); /* forget all but the system message */
+COLI_API void coli_chat_reset(coli_chat *chat); /* forget all but the system message */
 /* The conversation as the JSON array that coli_chat_render takes. */
 COLI_API coli_status coli_chat_messages(const coli_chat *chat, coli_text *out);
 

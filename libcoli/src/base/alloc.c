@@ -1,5 +1,7 @@
-/* alloc.c - every byte libcoli takes from the heap passes through take(), which counts the requests
- * (the token path must make none) and can refuse the nth (every caller must survive it). */
+/* alloc.c - every byte that libcoli's own code takes from the heap passes through take(), which counts
+ * the requests (the token path must make none) and can refuse the nth (every caller must survive it).
+ * Not seen here: what jansson and utf8proc take for themselves, while a model is opened or a
+ * conversation rendered; a library may not replace their hooks, which are the whole program's. */
 #include "alloc.h"
 
 #include <stdarg.h>
@@ -21,8 +23,14 @@ static bool take(void)
     return atomic_fetch_sub_explicit(&fail_countdown, 1, memory_order_relaxed) != 1;
 }
 
-uint64_t coli__alloc_count(void) { return atomic_load(&n_request); }
-void coli__alloc_fail_at(uint64_t nth) { atomic_store(&fail_countdown, (int_fast64_t)nth); }
+uint64_t coli__alloc_count(void)
+{
+    return atomic_load(&n_request);
+}
+void coli__alloc_fail_at(uint64_t nth)
+{
+    atomic_store(&fail_countdown, (int_fast64_t)nth);
+}
 
 static void *no_memory(size_t n, size_t size)
 {
@@ -46,7 +54,7 @@ void *coli__realloc(void *p, size_t n, size_t size)
     return q ? q : no_memory(n, size);
 }
 
-void *coli__alloc64(size_t n)
+void *coli__alloc64_raw(size_t n)
 {
     if (n > SIZE_MAX / 2) return no_memory(n, 1);
     const size_t rounded = n ? (n + 63) & ~(size_t)63 : 64;
@@ -58,8 +66,13 @@ void *coli__alloc64(size_t n)
         p = aligned_alloc(64, rounded);
 #endif
     }
-    if (!p) return no_memory(n, 1);
-    return memset(p, 0, rounded);
+    return p ? p : no_memory(n, 1);
+}
+
+void *coli__alloc64(size_t n)
+{
+    void *p = coli__alloc64_raw(n);
+    return p ? memset(p, 0, n) : NULL;
 }
 
 void coli__free_aligned(void *p)
@@ -71,7 +84,10 @@ void coli__free_aligned(void *p)
 #endif
 }
 
-void coli__free(void *p) { free(p); }
+void coli__free(void *p)
+{
+    free(p);
+}
 
 char *coli__strndup(const char *s, size_t n)
 {

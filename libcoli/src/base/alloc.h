@@ -14,6 +14,9 @@ void *coli__realloc(void *p, size_t n, size_t size);
 
 /* n bytes at a multiple of 64, zeroed.  Release with coli__free_aligned. */
 void *coli__alloc64(size_t n);
+/* The same with undefined contents: for what is written before it is read, and so large that pages
+ * never written should never cost memory. */
+void *coli__alloc64_raw(size_t n);
 void coli__free_aligned(void *p);
 
 void coli__free(void *p);

@@ -12,10 +12,10 @@ enum { MESSAGE_BYTES = 1024 };
 
 static _Thread_local char message[MESSAGE_BYTES];
 
-static void cut_at_character(char *text)
+/* A text that was cut to fit may end inside a character: drop that. */
+static void drop_half_character(char *text)
 {
     size_t n = strlen(text);
-    if (n + 1 < MESSAGE_BYTES) return;
     while (n > 0 && ((unsigned char)text[n - 1] & 0xC0) == 0x80) n--;
     if (n > 0 && ((unsigned char)text[n - 1] & 0x80)) n--;
     text[n] = 0;
@@ -26,9 +26,9 @@ coli_status coli__fail(coli_status status, const char *fmt, ...)
     char text[MESSAGE_BYTES]; // an argument may be the present message itself
     va_list args;
     va_start(args, fmt);
-    vsnprintf(text, sizeof text, fmt, args);
+    const int n_bytes = vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
-    cut_at_character(text);
+    if (n_bytes >= MESSAGE_BYTES) drop_half_character(text);
     memcpy(message, text, sizeof message);
     return status;
 }
@@ -43,13 +43,17 @@ coli_status coli__fail_in(coli_status status, const char *prefix_fmt, ...)
     return coli__fail(status, "%s: %s", prefix, message);
 }
 
-const char *coli_error_message(void) { return message; }
+const char *coli_error_message(void)
+{
+    return message;
+}
 
 const char *coli_status_name(coli_status status)
 {
     switch (status) {
 #define COLI_STATUS_NAME(name, value, text)                                                        \
-    case COLI_##name: return "COLI_" #name;
+    case COLI_##name:                                                                              \
+        return "COLI_" #name;
         COLI_STATUS_LIST(COLI_STATUS_NAME)
 #undef COLI_STATUS_NAME
     }
@@ -60,7 +64,8 @@ const char *coli_status_text(coli_status status)
 {
     switch (status) {
 #define COLI_STATUS_TEXT(name, value, text)                                                        \
-    case COLI_##name: return text;
+    case COLI_##name:                                                                              \
+        return text;
         COLI_STATUS_LIST(COLI_STATUS_TEXT)
 #undef COLI_STATUS_TEXT
     }

@@ -19,7 +19,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* -- the system ------------------------------------------------------------------------------- */
+/* -- the system -------------------------------------------------------------------------------- */
 
 static ptrdiff_t sys_read(int fd, void *bytes, size_t n_bytes)
 {
@@ -68,7 +68,25 @@ static int open_again(const char *path, int flags)
     return fd;
 }
 
-/* -- reading ---------------------------------------------------------------------------------- */
+/* -- reading ----------------------------------------------------------------------------------- */
+
+/* Open what can be read without waiting: a pipe would hold us up until somebody writes. */
+static coli_status open_regular(const char *path, int *fd, uint64_t *n_bytes)
+{
+    *fd = open_again(path, O_RDONLY | O_NONBLOCK);
+    if (*fd < 0) return fail_errno(path, "cannot open");
+    struct stat st;
+    coli_status status = COLI_OK;
+    if (fstat(*fd, &st) != 0)
+        status = fail_errno(path, "cannot look at");
+    else if (!S_ISREG(st.st_mode))
+        status = coli__fail(COLI_E_IO, "%s: not a regular file", path);
+    if (status == COLI_OK)
+        *n_bytes = (uint64_t)st.st_size;
+    else
+        coli__sys_calls.close(*fd);
+    return status;
+}
 
 static coli_status read_all(int fd, const char *path, uint64_t max_bytes, coli__buf *out)
 {
@@ -88,35 +106,34 @@ static coli_status read_all(int fd, const char *path, uint64_t max_bytes, coli__
 coli_status coli__file_read(const char *path, uint64_t max_bytes, coli__buf *out)
 {
     *out = (coli__buf){0};
-    const int fd = open_again(path, O_RDONLY);
-    if (fd < 0) return fail_errno(path, "cannot open");
+    int fd;
+    uint64_t n_bytes; // what is read counts, not what was said
+    COLI_TRY(open_regular(path, &fd, &n_bytes));
     const coli_status status = read_all(fd, path, max_bytes, out);
     coli__sys_calls.close(fd);
     if (status != COLI_OK) coli__buf_finish(out);
     return status;
 }
 
-static coli_status map_fd(int fd, const char *path, coli__map *out)
+static coli_status map_fd(int fd, const char *path, uint64_t n_bytes, coli__map *out)
 {
-    struct stat st;
-    if (fstat(fd, &st) != 0) return fail_errno(path, "cannot look at");
-    if (!S_ISREG(st.st_mode)) return coli__fail(COLI_E_IO, "%s: not a regular file", path);
-    if (st.st_size == 0) return COLI_OK;
-    if ((uint64_t)st.st_size > SIZE_MAX / 2)
-        return coli__fail(COLI_E_LIMIT, "%s: %lld bytes are more than this machine can map", path,
-                          (long long)st.st_size);
-    void *data = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+    if (n_bytes == 0) return COLI_OK;
+    if (n_bytes > SIZE_MAX / 2)
+        return coli__fail(COLI_E_LIMIT, "%s: %llu bytes are more than this machine can map", path,
+                          (unsigned long long)n_bytes);
+    void *data = mmap(NULL, (size_t)n_bytes, PROT_READ, MAP_PRIVATE, fd, 0);
     if (data == MAP_FAILED) return fail_errno(path, "cannot map");
-    *out = (coli__map){data, (uint64_t)st.st_size};
+    *out = (coli__map){data, n_bytes};
     return COLI_OK;
 }
 
 coli_status coli__map_open(const char *path, coli__map *out)
 {
     *out = (coli__map){0};
-    const int fd = open_again(path, O_RDONLY | O_NONBLOCK); // a pipe must not hold us up
-    if (fd < 0) return fail_errno(path, "cannot open");
-    const coli_status status = map_fd(fd, path, out);
+    int fd;
+    uint64_t n_bytes;
+    COLI_TRY(open_regular(path, &fd, &n_bytes));
+    const coli_status status = map_fd(fd, path, n_bytes, out);
     coli__sys_calls.close(fd); // the mapping stays
     return status;
 }
@@ -127,7 +144,7 @@ void coli__map_close(coli__map *map)
     *map = (coli__map){0};
 }
 
-/* -- writing ---------------------------------------------------------------------------------- */
+/* -- writing ----------------------------------------------------------------------------------- */
 
 enum { WRITER_BYTES = 1 << 18 }; // collects small appends; larger ones go straight through
 
@@ -268,7 +285,7 @@ void coli__writer_abandon(coli__writer *w)
     coli__free(w);
 }
 
-/* -- paths and directories -------------------------------------------------------------------- */
+/* -- paths and directories --------------------------------------------------------------------- */
 
 bool coli__path_exists(const char *path)
 {

@@ -5,7 +5,8 @@
 #include "alloc.h"
 
 /* Read all of `path` into *out (finish with coli__buf_finish).  More than max_bytes is E_FORMAT,
- * an absent file E_NOTFOUND, anything else E_IO; messages name the path. */
+ * an absent file E_NOTFOUND, anything else E_IO, also what is no regular file (a pipe could block);
+ * messages name the path. */
 coli_status coli__file_read(const char *path, uint64_t max_bytes, coli__buf *out);
 
 /* A read-only mapping of a whole file.  An empty file maps to data == NULL, n_bytes == 0. */

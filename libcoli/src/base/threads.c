@@ -112,6 +112,9 @@ static void *worker_main(void *arg)
     coli__free(arg);
     coli__pool *pool = args.pool;
     coli__fp_enter();
+#ifdef __linux__
+    pthread_setname_np(pthread_self(), "coli-worker");
+#endif
     for (uint32_t seen = 0;; seen++) {
         wait_for_epoch(pool, seen);
         if (atomic_load_explicit(&pool->stop, memory_order_relaxed)) return NULL;
@@ -163,7 +166,8 @@ coli_status coli__pool_create(uint32_t n_thread, coli__pool **out)
 {
     enum { MAX_THREAD = 1024 };
     *out = NULL;
-    if (n_thread == 0) n_thread = coli__n_processor();
+    if (n_thread == 0)
+        n_thread = coli__n_processor() < MAX_THREAD ? coli__n_processor() : MAX_THREAD;
     if (n_thread > MAX_THREAD)
         return coli__fail(COLI_E_INVALID, "%u threads; at most %d make sense", n_thread,
                           MAX_THREAD);

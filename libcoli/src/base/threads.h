@@ -11,7 +11,7 @@
 typedef struct coli__pool coli__pool;
 typedef void (*coli__pool_fn)(void *ctx, uint32_t item, uint32_t worker); // worker < n_worker
 
-/* n_thread counts the caller of coli__pool_run; 0 means one per usable processor. */
+/* n_thread counts the caller of coli__pool_run; 0 means one per usable processor, at most 1024. */
 coli_status coli__pool_create(uint32_t n_thread, coli__pool **out);
 void coli__pool_destroy(coli__pool *pool); // joins the workers; NULL is fine
 uint32_t coli__pool_n_worker(const coli__pool *pool);
@@ -19,7 +19,7 @@ uint32_t coli__pool_n_worker(const coli__pool *pool);
 /* Run fn for every item.  One caller at a time.  No allocation.  n_item <= 1 runs inline. */
 void coli__pool_run(coli__pool *pool, uint32_t n_item, coli__pool_fn fn, void *ctx);
 
-/* Synchronisations so far: runs that woke workers.  The tests count them per layer. */
+/* Synchronisations so far: runs of more than one item.  The tests count them per layer. */
 uint64_t coli__pool_n_sync(const coli__pool *pool);
 
 /* Where the workers' time goes.  Between start and stop, each worker is in one phase: `phase` moves

@@ -22,7 +22,7 @@ static coli_status init_q(coli__qrows *q, uint32_t n_tok, uint32_t n_in, uint32_
 
 coli_status coli__acts_init(coli__acts *a, uint32_t n_tok, uint32_t n_in, uint32_t forms)
 {
-    *a = (coli__acts){.n_tok = n_tok, .n_in = n_in, .ld = ((size_t)n_in + 15) & ~(size_t)15};
+    *a = (coli__acts){.n_in = n_in, .ld = ((size_t)n_in + 15) & ~(size_t)15};
     coli_status status = COLI_OK;
     if (forms & COLI_FORM_F32) {
         a->f = coli__alloc64((size_t)n_tok * a->ld * sizeof(float));
@@ -79,7 +79,6 @@ void coli__acts_skip(coli__acts *a, uint32_t n)
     if (a->f) a->f += n * a->ld;
     skip_q(&a->q64, n);
     skip_q(&a->q32, n);
-    a->n_tok -= n;
 }
 
 void coli__acts_bind(const coli__acts *a, coli__matmul_args *args)

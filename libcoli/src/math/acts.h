@@ -8,8 +8,8 @@
 enum { COLI_FORM_F32 = 1, COLI_FORM_Q64 = 2, COLI_FORM_Q32 = 4 };
 
 typedef struct coli__acts {
-    uint32_t n_tok, n_in;
-    float *f; // (n_tok, ld) the rows; columns beyond n_in are zero.  NULL when not wanted
+    uint32_t n_in;
+    float *f; // (rows, ld); columns beyond n_in are zero.  NULL when not wanted
     size_t ld;
     coli__qrows q64, q32; // .q NULL when not wanted
 } coli__acts;

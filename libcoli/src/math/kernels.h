@@ -27,6 +27,23 @@ typedef struct coli__matmul_args {
     size_t ldy;
 } coli__matmul_args;
 
+enum { COLI_ATTEND_MAX = 16 }; // (row, head) pairs in one call
+
+typedef struct coli__attend_args {
+    uint32_t n_row, n_head; // their product is at most COLI_ATTEND_MAX
+    uint32_t head_dim;
+    uint32_t n_key; // of row 0, at least 1
+    const float *q; // head h of row r at q + r*q_row + h*q_head: head_dim numbers
+    size_t q_row, q_head;
+    const float *k, *v; // key and value j at k + j*kv_stride
+    size_t kv_stride;
+    float scale;
+    float *scores;    // scratch: (n_row * n_head, ld_scores)
+    size_t ld_scores; // at least n_key + n_row - 1
+    float *out;       // like q, by out_row and out_head
+    size_t out_row, out_head;
+} coli__attend_args;
+
 typedef struct coli__kernels {
     const char *name; // "scalar", "avx2", "avx512"
 
@@ -54,12 +71,10 @@ typedef struct coli__kernels {
     /* x[i] = exp(x[i] - max x), returns their sum (16 lanes, then the tree).  n >= 1. */
     float (*softmax_sum)(float *x, uint32_t n);
 
-    /* One query row against keys 0..n_key-1 of one head.
-     *   k, v    key/value j at k + j*stride, head_dim numbers each
-     *   scores  (n_key) scratch
-     *   out     (head_dim) softmax(scale * q.k) v, keys in order */
-    void (*attend)(const float *q, const float *k, const float *v, size_t stride, uint32_t n_key,
-                   uint32_t head_dim, float scale, float *scores, float *out);
+    /* Causal attention of the query heads that share one key head, over consecutive rows: row r
+     * sees keys 0 .. n_key+r-1.  Each (row, head) is softmax(scale * q.k) v with its keys in order,
+     * whatever is computed beside it; sharing a call only shares the reading of keys and values. */
+    void (*attend)(const coli__attend_args *args);
 
     /* Causal depthwise convolution and SiLU of one token over n_channel channels.
      *   state (n_tap-1, n_channel) the previous raw inputs, oldest first; shifted by this call

@@ -169,34 +169,79 @@ static float softmax_sum(float *x, uint32_t n)
     return lanes_tree(acc);
 }
 
-/* out[0 .. B*VW-1] = inverse * sum over keys of score * value. */
-INLINE void weigh_values(const float *score, const float *v, size_t stride, uint32_t n_key,
-                         float inverse, const uint32_t B, float *out)
+/* Keys are taken in blocks that stay in the nearest caches while every (row, head) of the call uses
+ * them; a query's keys keep their order across blocks. */
+enum { KEY_BLOCK = 64 };
+
+/* How many of the keys begin .. begin+KEY_BLOCK-1 row r sees. */
+INLINE uint32_t keys_in_block(const coli__attend_args *a, uint32_t r, uint32_t begin)
 {
-    vf acc[8] = {0};
-    for (uint32_t j = 0; j < n_key; j++, v += stride)
-        for (uint32_t b = 0; b < B; b++) acc[b] = acc[b] + score[j] * load(v + VW * b);
-    for (uint32_t b = 0; b < B; b++) store(out + VW * b, acc[b] * inverse);
+    const uint32_t n_key = a->n_key + r;
+    if (n_key <= begin) return 0;
+    return n_key - begin < KEY_BLOCK ? n_key - begin : KEY_BLOCK;
 }
 
-static void attend(const float *q, const float *k, const float *v, size_t stride, uint32_t n_key,
-                   uint32_t head_dim, float scale, float *scores, float *out)
+static void score_block(const float *q, const coli__attend_args *a, uint32_t begin, uint32_t n,
+                        float *scores)
 {
+    const float *k = a->k + begin * a->kv_stride;
     uint32_t j = 0;
-    for (; j + 4 <= n_key; j += 4) dots(q, k + j * stride, stride, head_dim, 4, scores + j);
-    for (; j < n_key; j++) dots(q, k + j * stride, stride, head_dim, 1, scores + j);
-    for (j = 0; j < n_key; j++) scores[j] = scores[j] * scale;
-    const float inverse = coli_recip(softmax_sum(scores, n_key));
+    for (; j + 4 <= n; j += 4)
+        dots(q, k + j * a->kv_stride, a->kv_stride, a->head_dim, 4, scores + j);
+    for (; j < n; j++) dots(q, k + j * a->kv_stride, a->kv_stride, a->head_dim, 1, scores + j);
+    for (j = 0; j < n; j++) scores[j] = scores[j] * a->scale;
+}
 
+/* out[0 .. B*VW-1] += sum over n keys of score * value, one after the other. */
+INLINE void add_values(const float *score, const float *v, size_t stride, uint32_t n,
+                       const uint32_t B, float *out)
+{
+    vf acc[8];
+    for (uint32_t b = 0; b < B; b++) acc[b] = load(out + VW * b);
+    for (uint32_t j = 0; j < n; j++, v += stride)
+        for (uint32_t b = 0; b < B; b++) acc[b] = acc[b] + score[j] * load(v + VW * b);
+    for (uint32_t b = 0; b < B; b++) store(out + VW * b, acc[b]);
+}
+
+static void value_block(const float *score, const coli__attend_args *a, uint32_t begin, uint32_t n,
+                        float *out)
+{
+    const float *v = a->v + begin * a->kv_stride;
     uint32_t c = 0;
-    for (; c + 8 * VW <= head_dim; c += 8 * VW)
-        weigh_values(scores, v + c, stride, n_key, inverse, 8, out + c);
-    for (; c + VW <= head_dim; c += VW)
-        weigh_values(scores, v + c, stride, n_key, inverse, 1, out + c);
-    for (; c < head_dim; c++) {
-        float sum = 0.0f;
-        for (j = 0; j < n_key; j++) sum = sum + scores[j] * v[j * stride + c];
-        out[c] = sum * inverse;
+    for (; c + 8 * VW <= a->head_dim; c += 8 * VW)
+        add_values(score, v + c, a->kv_stride, n, 8, out + c);
+    for (; c + 4 * VW <= a->head_dim; c += 4 * VW)
+        add_values(score, v + c, a->kv_stride, n, 4, out + c);
+    for (; c + VW <= a->head_dim; c += VW) add_values(score, v + c, a->kv_stride, n, 1, out + c);
+    for (; c < a->head_dim; c++)
+        for (uint32_t j = 0; j < n; j++) out[c] = out[c] + score[j] * v[j * a->kv_stride + c];
+}
+
+static void attend(const coli__attend_args *a)
+{
+    const uint32_t n_key_max = a->n_key + a->n_row - 1;
+    float inverse[COLI_ATTEND_MAX];
+    for (uint32_t j = 0; j < n_key_max; j += KEY_BLOCK)
+        for (uint32_t i = 0; i < a->n_row * a->n_head; i++) {
+            const uint32_t r = i / a->n_head, h = i % a->n_head, n = keys_in_block(a, r, j);
+            score_block(a->q + r * a->q_row + h * a->q_head, a, j, n,
+                        a->scores + i * a->ld_scores + j);
+        }
+    for (uint32_t i = 0; i < a->n_row * a->n_head; i++) {
+        const uint32_t r = i / a->n_head, h = i % a->n_head, n_key = a->n_key + r;
+        float *score = a->scores + i * a->ld_scores;
+        inverse[i] = coli_recip(softmax_sum(score, n_key));
+        memset(a->out + r * a->out_row + h * a->out_head, 0, a->head_dim * sizeof *a->out);
+    }
+    for (uint32_t j = 0; j < n_key_max; j += KEY_BLOCK)
+        for (uint32_t i = 0; i < a->n_row * a->n_head; i++) {
+            const uint32_t r = i / a->n_head, h = i % a->n_head, n = keys_in_block(a, r, j);
+            value_block(a->scores + i * a->ld_scores + j, a, j, n,
+                        a->out + r * a->out_row + h * a->out_head);
+        }
+    for (uint32_t i = 0; i < a->n_row * a->n_head; i++) {
+        float *out = a->out + i / a->n_head * a->out_row + i % a->n_head * a->out_head;
+        for (uint32_t c = 0; c < a->head_dim; c++) out[c] = out[c] * inverse[i];
     }
 }
 

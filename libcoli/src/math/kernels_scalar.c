@@ -165,14 +165,23 @@ static float softmax_sum(float *x, uint32_t n)
     return coli_lanes_sum(lane);
 }
 
-static void attend(const float *q, const float *k, const float *v, size_t stride, uint32_t n_key,
-                   uint32_t head_dim, float scale, float *scores, float *out)
+static void attend_one(const coli__attend_args *a, uint32_t r, uint32_t h)
 {
-    for (uint32_t j = 0; j < n_key; j++) scores[j] = coli_dot(q, k + j * stride, head_dim) * scale;
+    const float *q = a->q + r * a->q_row + h * a->q_head;
+    float *scores = a->scores, *out = a->out + r * a->out_row + h * a->out_head;
+    const uint32_t n_key = a->n_key + r;
+    for (uint32_t j = 0; j < n_key; j++)
+        scores[j] = coli_dot(q, a->k + j * a->kv_stride, a->head_dim) * a->scale;
     const float inverse = coli_recip(softmax_sum(scores, n_key));
-    memset(out, 0, head_dim * sizeof *out);
-    for (uint32_t j = 0; j < n_key; j++) axpy(out, scores[j], v + j * stride, head_dim);
-    for (uint32_t i = 0; i < head_dim; i++) out[i] = out[i] * inverse;
+    memset(out, 0, a->head_dim * sizeof *out);
+    for (uint32_t j = 0; j < n_key; j++) axpy(out, scores[j], a->v + j * a->kv_stride, a->head_dim);
+    for (uint32_t i = 0; i < a->head_dim; i++) out[i] = out[i] * inverse;
+}
+
+static void attend(const coli__attend_args *a)
+{
+    for (uint32_t r = 0; r < a->n_row; r++)
+        for (uint32_t h = 0; h < a->n_head; h++) attend_one(a, r, h);
 }
 
 static void conv_silu(const float *x, const float *w, uint32_t n_tap, uint32_t n_channel,

@@ -21,15 +21,14 @@
 #include <string.h>
 
 enum {
-    CONFIG_MAX_BYTES = 16 << 20,
-    CONFIG_MAX_DEPTH = 64,
     FP8_TILE = 128,
+    MAX_EXPERT = 1 << 18, // in all layers; the largest published models have a tenth
     NAME_BYTES = 256, // a prefix, a spec's name, a suffix
 };
 
 static const char scale_suffix[] = "_scale_inv";
 
-/* -- finding one tensor ----------------------------------------------------------------------- */
+/* -- finding one tensor ------------------------------------------------------------------------ */
 
 static const coli__st_tensor *find(coli__checkpoint *c, const char *name, const char *suffix)
 {
@@ -137,7 +136,7 @@ static coli_status find_tensor(coli__checkpoint *c, const coli__tensor_spec *s, 
     return check_type(c, w);
 }
 
-/* -- experts ---------------------------------------------------------------------------------- */
+/* -- experts ----------------------------------------------------------------------------------- */
 
 static const char *const projections[3] = {"gate_proj", "up_proj", "down_proj"};
 
@@ -218,7 +217,7 @@ static coli_status find_experts(coli__checkpoint *c, const coli__expert_spec *s,
     return take_fused(c, s, gate_up, down, w);
 }
 
-/* -- what is left over ------------------------------------------------------------------------ */
+/* -- what is left over ------------------------------------------------------------------------- */
 
 static bool starts_with(const char *name, const char *prefix)
 {
@@ -302,7 +301,7 @@ static coli_status sort_left_over(coli__checkpoint *c, void (*note)(void *, cons
     return status;
 }
 
-/* -- open ------------------------------------------------------------------------------------- */
+/* -- open -------------------------------------------------------------------------------------- */
 
 /* fp8 exports say how large a tile is. */
 static coli_status check_tile(const json_t *config, const char *where)
@@ -319,18 +318,31 @@ static coli_status check_tile(const json_t *config, const char *where)
                       where);
 }
 
-static coli_status read_config(coli__checkpoint *c)
+static coli_status read_config(coli__checkpoint *c, coli__describe_fn describe)
 {
     char *path;
+    json_t *config = NULL;
     COLI_TRY(coli__path_join(c->dir, "config.json", &path));
-    coli_status status = coli__file_read(path, CONFIG_MAX_BYTES, &c->config_text);
+    coli_status status = coli__file_read(path, COLI_CONFIG_MAX_BYTES, &c->config_text);
     if (status == COLI_OK)
-        status = coli__json_parse(path, c->config_text.data ? c->config_text.data : "",
-                                  c->config_text.n_bytes, CONFIG_MAX_DEPTH, &c->config);
-    if (status == COLI_OK) status = check_tile(c->config, path);
-    if (status == COLI_OK) status = check_tile(json_object_get(c->config, "text_config"), path);
+        status =
+            coli__json_parse_small(path, c->config_text.data ? c->config_text.data : "",
+                                   c->config_text.n_bytes, COLI_CONFIG_MAX_DEPTH, &config);
+    if (status == COLI_OK) status = check_tile(config, path);
+    if (status == COLI_OK) status = check_tile(json_object_get(config, "text_config"), path);
+    if (status == COLI_OK) status = describe(config, &c->engine, &c->spec);
+    json_decref(config);
     coli__free(path);
     return status;
+}
+
+static coli_status check_expert_count(const coli__checkpoint *c)
+{
+    uint64_t n = 0;
+    for (uint32_t i = 0; i < c->spec.n_expert_layer; i++) n += c->spec.experts[i].n_expert;
+    if (n <= MAX_EXPERT) return COLI_OK;
+    return coli__fail(COLI_E_LIMIT, "%s: config.json asks for %llu experts, at most %d are read",
+                      c->dir, (unsigned long long)n, MAX_EXPERT);
 }
 
 static coli_status find_all(coli__checkpoint *c)
@@ -350,22 +362,23 @@ static coli_status find_all(coli__checkpoint *c)
     return COLI_OK;
 }
 
-static coli_status open_into(coli__checkpoint *c, void (*note)(void *, const char *), void *user)
+static coli_status open_into(coli__checkpoint *c, coli__describe_fn describe,
+                             void (*note)(void *, const char *), void *user)
 {
-    COLI_TRY(read_config(c));
-    COLI_TRY(coli__engine_for(c->config, &c->engine));
-    COLI_TRY(c->engine->describe(c->config, &c->spec));
+    COLI_TRY(read_config(c, describe));
+    COLI_TRY(check_expert_count(c));
     COLI_TRY(coli__st_open(c->dir, &c->st));
     COLI_TRY(find_all(c));
     return sort_left_over(c, note, user);
 }
 
-coli_status coli__checkpoint_open(const char *dir, void (*note)(void *user, const char *line),
-                                  void *user, coli__checkpoint *out)
+coli_status coli__checkpoint_open(const char *dir, coli__describe_fn describe,
+                                  void (*note)(void *user, const char *line), void *user,
+                                  coli__checkpoint *out)
 {
     *out = (coli__checkpoint){.dir = dir};
     if (!coli__path_is_dir(dir)) return coli__fail(COLI_E_NOTFOUND, "%s: is not a directory", dir);
-    const coli_status status = open_into(out, note, user);
+    const coli_status status = open_into(out, describe, note, user);
     if (status != COLI_OK) coli__checkpoint_finish(out);
     return status;
 }
@@ -377,13 +390,24 @@ void coli__checkpoint_finish(coli__checkpoint *c)
     coli__free(c->tensors);
     coli__free(c->used);
     coli__st_close(c->st);
-    if (c->engine) coli__model_spec_finish(&c->spec);
-    json_decref(c->config);
+    coli__model_spec_finish(&c->spec);
     coli__buf_finish(&c->config_text);
     *c = (coli__checkpoint){0};
 }
 
-/* -- rows ------------------------------------------------------------------------------------- */
+uint64_t coli__checkpoint_memory_bytes(const coli__checkpoint *c)
+{
+    const coli__model_spec *spec = &c->spec;
+    uint64_t n = coli__st_memory_bytes(c->st) + coli__st_count(c->st) * sizeof *c->used +
+                 c->config_text.cap_bytes;
+    n += spec->n_tensor * (sizeof *spec->tensors + sizeof *c->tensors);
+    n += spec->n_expert_layer * (sizeof *spec->experts + sizeof *c->experts);
+    for (uint32_t i = 0; i < spec->n_expert_layer; i++)
+        n += spec->experts[i].n_expert * 3 * sizeof **c->experts;
+    return n;
+}
+
+/* -- rows -------------------------------------------------------------------------------------- */
 
 static coli_status not_finite(const coli__weight *w, uint64_t element, float value)
 {

@@ -1,13 +1,13 @@
 /* checkpoint.h - a Hugging Face checkpoint seen as the tensors that its family needs.
  *
- * Opening reads config.json, asks the family which tensors there must be, and finds each of them,
+ * Opening reads config.json, asks its family which tensors there must be, and finds each of them,
  * whatever prefix, expert layout or fp8 scales the exporter chose.  Afterwards a weight is a source
  * of f32 rows. */
 #ifndef COLI_MODEL_CHECKPOINT_H
 #define COLI_MODEL_CHECKPOINT_H
 
-#include "../../../engines/engine.h"
 #include "safetensors.h"
+#include "spec.h"
 
 /* A matrix (n_out, n_in) in the checkpoint: a tensor, or a slice of one (a fused expert). */
 typedef struct coli__weight {
@@ -20,8 +20,7 @@ typedef struct coli__weight {
 typedef struct coli__checkpoint {
     const char *dir; // borrowed
     coli__buf config_text;
-    json_t *config;
-    const coli__engine *engine;
+    const char *engine; // the family's name
     coli__model_spec spec;
     coli__st *st;
     coli__weight *tensors;  // (spec.n_tensor)
@@ -30,9 +29,12 @@ typedef struct coli__checkpoint {
 } coli__checkpoint;
 
 /* note gets one line for what was skipped and one for what is unknown; may be NULL. */
-coli_status coli__checkpoint_open(const char *dir, void (*note)(void *user, const char *line),
-                                  void *user, coli__checkpoint *out);
+coli_status coli__checkpoint_open(const char *dir, coli__describe_fn describe,
+                                  void (*note)(void *user, const char *line), void *user,
+                                  coli__checkpoint *out);
 void coli__checkpoint_finish(coli__checkpoint *c);
+/* What the lists of tensors and experts take, besides the mappings. */
+uint64_t coli__checkpoint_memory_bytes(const coli__checkpoint *c);
 
 /* Rows [row, row + n_row) as f32: out (n_row, n_in).  E_NUMERIC names tensor and element of a
  * number that is not finite. */

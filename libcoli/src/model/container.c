@@ -11,13 +11,12 @@
  * Verifying reads everything. */
 #include "container_format.h"
 
+#include <stdio.h>
 #include <string.h>
 
-enum {
-    CONFIG_MAX_BYTES = 16 << 20,
-    CONFIG_MAX_DEPTH = 64,
-    CHAT_MAX_BYTES = 1 << 16,
-};
+#include "../base/threads.h"
+
+enum { CHAT_MAX_BYTES = 1 << 16 };
 
 struct coli__container {
     char *dir, *path; // path: of model.coli
@@ -29,7 +28,7 @@ struct coli__container {
 
 static const char *const templates[] = {"3.6", "3.5"};
 
-/* -- the files beside model.coli -------------------------------------------------------------- */
+/* -- the files beside model.coli --------------------------------------------------------------- */
 
 static coli_status compare_digest(const char *path, const coli__digest *expected,
                                   const coli__digest *found)
@@ -90,8 +89,8 @@ static coli_status read_checked(const coli__container *c, int file, uint64_t max
         status = compare_digest(path, &c->table.files[file], &found);
     }
     if (status == COLI_OK)
-        status =
-            coli__json_parse(path, text.data ? text.data : "", text.n_bytes, CONFIG_MAX_DEPTH, out);
+        status = coli__json_parse_small(path, text.data ? text.data : "", text.n_bytes,
+                                        COLI_CONFIG_MAX_DEPTH, out);
     coli__buf_finish(&text);
     coli__free(path);
     return status;
@@ -114,7 +113,7 @@ static coli_status read_template(coli__container *c)
     return status;
 }
 
-/* -- open ------------------------------------------------------------------------------------- */
+/* -- open -------------------------------------------------------------------------------------- */
 
 static coli_status open_into(coli__container *c, const char *dir)
 {
@@ -123,7 +122,7 @@ static coli_status open_into(coli__container *c, const char *dir)
     COLI_TRY(coli__path_join(dir, "model.coli", &c->path));
     COLI_TRY(coli__map_open(c->path, &c->map));
     COLI_TRY(coli__ct_parse(c->path, c->map.data, c->map.n_bytes, &c->table));
-    COLI_TRY(read_checked(c, CT_CONFIG, CONFIG_MAX_BYTES, &c->config));
+    COLI_TRY(read_checked(c, CT_CONFIG, COLI_CONFIG_MAX_BYTES, &c->config));
     COLI_TRY(read_template(c));
     const int files[] = {CT_TOKENIZER, CT_TOKENIZER_CONFIG, CT_GENERATION};
     for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
@@ -158,7 +157,7 @@ void coli__container_close(coli__container *c)
     coli__free(c);
 }
 
-/* -- look up ---------------------------------------------------------------------------------- */
+/* -- look up ----------------------------------------------------------------------------------- */
 
 const char *coli__container_dir(const coli__container *c)
 {
@@ -188,16 +187,6 @@ uint64_t coli__container_weight_bytes(const coli__container *c)
     for (uint32_t i = 0; i < c->table.n_layer; i++)
         sum += c->table.layers[i].experts.block_bytes * c->table.layers[i].experts.n_expert;
     return sum;
-}
-
-uint32_t coli__container_n_tensor(const coli__container *c)
-{
-    return c->table.n_entry;
-}
-
-const coli__ct_tensor *coli__container_tensor(const coli__container *c, uint32_t i)
-{
-    return &c->table.entries[i].tensor;
 }
 
 coli_status coli__container_find(const coli__container *c, const char *name, uint32_t n_out,
@@ -237,7 +226,40 @@ void coli__ct_expert(const coli__ct_experts *layer, uint32_t e, coli__mat *gate,
     }
 }
 
-/* -- verify ----------------------------------------------------------------------------------- */
+static coli_status check_experts(const coli__container *c, const coli__model_spec *spec)
+{
+    if (c->table.n_layer != spec->n_expert_layer)
+        return coli__fail(COLI_E_FORMAT, "%s: expected experts in %u layers, found them in %u",
+                          c->path, spec->n_expert_layer, c->table.n_layer);
+    for (uint32_t i = 0; i < spec->n_expert_layer; i++) {
+        const coli__expert_spec *s = &spec->experts[i];
+        const coli__ct_experts *x = &c->table.layers[i].experts;
+        if (x->layer != s->layer || x->n_expert != s->n_expert || x->d_model != s->d_model ||
+            x->d_ff != s->d_ff)
+            return coli__fail(
+                COLI_E_FORMAT,
+                "%s: experts of layer %u: expected %u of %u x %u, found layer %u with %u "
+                "of %u x %u",
+                c->path, s->layer, s->n_expert, s->d_ff, s->d_model, x->layer, x->n_expert, x->d_ff,
+                x->d_model);
+    }
+    return COLI_OK;
+}
+
+coli_status coli__container_check_spec(const coli__container *c, const coli__model_spec *spec)
+{
+    for (uint32_t i = 0; i < spec->n_tensor; i++) {
+        const coli__tensor_spec *s = &spec->tensors[i];
+        const coli__ct_tensor *found;
+        COLI_TRY(coli__container_find(c, s->name, s->n_out, s->n_in, &found));
+    }
+    if (c->table.n_entry != spec->n_tensor) // names differ from each other, so some are not asked for
+        return coli__fail(COLI_E_FORMAT, "%s: expected %u tensors, found %u", c->path,
+                          spec->n_tensor, c->table.n_entry);
+    return check_experts(c, spec);
+}
+
+/* -- verify ------------------------------------------------------------------------------------ */
 
 typedef struct verify {
     const coli__container *c;
@@ -277,7 +299,9 @@ static coli_status verify_span(verify *v, const char *what, uint64_t offset, uin
 
 static coli_status verify_mat(const verify *v, const char *what, const coli__mat *m)
 {
+    const coli__fp fp = coli__fp_enter(); // the callback keeps its own
     const coli_status status = coli__mat_check(m);
+    coli__fp_leave(fp);
     return status == COLI_OK ? status : coli__fail_in(status, "%s: %s", v->c->path, what);
 }
 
@@ -308,42 +332,17 @@ static coli_status verify_layer(verify *v, const coli__ct_layer *l)
     return COLI_OK;
 }
 
-static coli_status verify_experts_spec(const coli__container *c, const coli__model_spec *spec)
+/* Whether config.json and the table agree on what the model is. */
+static coli_status verify_spec(const coli__container *c, coli__describe_fn describe)
 {
-    if (c->table.n_layer != spec->n_expert_layer)
-        return coli__fail(COLI_E_FORMAT, "%s: expected experts in %u layers, found them in %u",
-                          c->path, spec->n_expert_layer, c->table.n_layer);
-    for (uint32_t i = 0; i < spec->n_expert_layer; i++) {
-        const coli__expert_spec *s = &spec->experts[i];
-        const coli__ct_experts *x = &c->table.layers[i].experts;
-        if (x->layer != s->layer || x->n_expert != s->n_expert || x->d_model != s->d_model ||
-            x->d_ff != s->d_ff)
-            return coli__fail(
-                COLI_E_FORMAT,
-                "%s: experts of layer %u: expected %u of %u x %u, found layer %u with %u "
-                "of %u x %u",
-                c->path, s->layer, s->n_expert, s->d_ff, s->d_model, x->layer, x->n_expert, x->d_ff,
-                x->d_model);
-    }
-    return COLI_OK;
-}
-
-/* Whether config.json and the table agree on what the model consists of. */
-static coli_status verify_spec(const coli__container *c)
-{
-    const coli__engine *engine = coli__engine_by_name(c->table.engine);
-    if (!engine)
-        return coli__fail(COLI_E_UNSUPPORTED, "%s: engine %s is not a known family", c->path,
-                          c->table.engine);
+    const char *engine;
     coli__model_spec spec;
-    COLI_TRY(engine->describe(c->config, &spec));
-    coli_status status = COLI_OK;
-    for (uint32_t i = 0; i < spec.n_tensor && status == COLI_OK; i++) {
-        const coli__ct_tensor *found;
-        const coli__tensor_spec *s = &spec.tensors[i];
-        status = coli__container_find(c, s->name, s->n_out, s->n_in, &found);
-    }
-    if (status == COLI_OK) status = verify_experts_spec(c, &spec);
+    COLI_TRY(describe(c->config, &engine, &spec));
+    const coli_status status =
+        strcmp(engine, c->table.engine) == 0
+            ? coli__container_check_spec(c, &spec)
+            : coli__fail(COLI_E_FORMAT, "%s: engine: expected %s, as config.json says, found %s",
+                         c->path, engine, c->table.engine);
     coli__model_spec_finish(&spec);
     return status;
 }
@@ -359,11 +358,12 @@ static coli_status verify_files(const verify *v)
     return COLI_OK;
 }
 
-coli_status coli__container_verify(const coli__container *c, coli__progress_fn progress, void *user)
+coli_status coli__container_verify(const coli__container *c, coli__describe_fn describe,
+                                   coli__progress_fn progress, void *user)
 {
     verify v = {c, progress, user, c->table.data_offset};
     COLI_TRY(verify_files(&v));
-    COLI_TRY(verify_spec(c));
+    COLI_TRY(verify_spec(c, describe));
     for (uint32_t i = 0; i < c->table.n_entry; i++)
         COLI_TRY(verify_entry(&v, &c->table.entries[i]));
     for (uint32_t i = 0; i < c->table.n_layer; i++) COLI_TRY(verify_layer(&v, &c->table.layers[i]));

@@ -14,8 +14,8 @@
 #ifndef COLI_MODEL_CONTAINER_H
 #define COLI_MODEL_CONTAINER_H
 
-#include "../../../engines/engine.h"
-#include "../base/file.h"
+#include "../math/matrix.h"
+#include "spec.h"
 
 typedef struct coli__container coli__container;
 
@@ -46,8 +46,6 @@ const json_t *coli__container_config(const coli__container *c); // config.json
 const char *coli__container_template(const coli__container *c); // chat.json: "3.6" or "3.5"
 uint64_t coli__container_weight_bytes(const coli__container *c);
 
-uint32_t coli__container_n_tensor(const coli__container *c);
-const coli__ct_tensor *coli__container_tensor(const coli__container *c, uint32_t i);
 /* Find by name and check the dims; E_FORMAT names what is missing or differs. */
 coli_status coli__container_find(const coli__container *c, const char *name, uint32_t n_out,
                                  uint32_t n_in, const coli__ct_tensor **out);
@@ -57,13 +55,17 @@ const coli__ct_experts *coli__container_experts(const coli__container *c, uint32
 void coli__ct_expert(const coli__ct_experts *layer, uint32_t e, coli__mat *gate, coli__mat *up,
                      coli__mat *down);
 
+/* Whether these are the tensors and experts that spec asks for, no fewer and no more; E_FORMAT names
+ * the first that is missing or differs. */
+coli_status coli__container_check_spec(const coli__container *c, const coli__model_spec *spec);
+
 /* Progress of long work: done of total bytes.  Return false to stop (E_CANCELLED). */
 typedef bool (*coli__progress_fn)(void *user, const char *what, uint64_t done, uint64_t total);
 
 /* Read everything: every checksum, every scale and float weight (coli__mat_check), the zeros
- * between tensors, and whether the family's tensors are all there.  An edited
+ * between tensors, and whether config.json's family and tensors are the container's.  An edited
  * generation_config.json is no error: it is said in the name of its step. */
-coli_status coli__container_verify(const coli__container *c, coli__progress_fn progress,
-                                   void *user);
+coli_status coli__container_verify(const coli__container *c, coli__describe_fn describe,
+                                   coli__progress_fn progress, void *user);
 
 #endif

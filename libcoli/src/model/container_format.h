@@ -14,6 +14,7 @@
 #ifndef COLI_MODEL_CONTAINER_FORMAT_H
 #define COLI_MODEL_CONTAINER_FORMAT_H
 
+#include "../base/file.h"
 #include "container.h"
 
 enum {
@@ -110,6 +111,8 @@ coli_status coli__ct_render(const coli__ct_table *table, coli__buf *out);
 
 typedef struct coli__ct_writer coli__ct_writer;
 
+/* What a writer holds for them until it is closed, besides some buffers of fixed size. */
+uint64_t coli__ct_writer_memory_bytes(const coli__model_spec *spec);
 /* Create `path`, a container of spec's tensors and experts. */
 coli_status coli__ct_writer_open(const char *path, const char *engine, const coli__model_spec *spec,
                                  coli__ct_writer **out);

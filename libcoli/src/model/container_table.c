@@ -30,7 +30,7 @@ const char *const coli__ct_file_names[CT_N_FILE] = {"config.json", "generation_c
 
 enum { TABLE_MAX_DEPTH = 8 };
 
-/* -- checksums -------------------------------------------------------------------------------- */
+/* -- checksums --------------------------------------------------------------------------------- */
 
 coli__digest coli__digest_of(const void *bytes, uint64_t n_bytes)
 {
@@ -58,7 +58,7 @@ static bool digest_parse(const char *text, coli__digest *out)
     return true;
 }
 
-/* -- sizes ------------------------------------------------------------------------------------ */
+/* -- sizes ------------------------------------------------------------------------------------- */
 
 bool coli__ct_name_ok(const char *name)
 {
@@ -108,7 +108,7 @@ void coli__ct_table_finish(coli__ct_table *table)
     *table = (coli__ct_table){0};
 }
 
-/* -- identity --------------------------------------------------------------------------------- */
+/* -- identity ---------------------------------------------------------------------------------- */
 
 /* One line per fact.  Offsets and the other files stay out: they do not change what is computed. */
 static coli_status identity_text(const coli__ct_table *table, coli__buf *text)
@@ -148,7 +148,7 @@ coli_status coli__ct_identity(const coli__ct_table *table, coli__digest *out)
     return status;
 }
 
-/* -- to JSON ---------------------------------------------------------------------------------- */
+/* -- to JSON ----------------------------------------------------------------------------------- */
 
 static coli_status render_files(const coli__ct_table *table, coli__buf *out)
 {
@@ -217,7 +217,7 @@ coli_status coli__ct_render(const coli__ct_table *table, coli__buf *out)
     return coli__buf_str(out, "]}\n");
 }
 
-/* -- from bytes: the head --------------------------------------------------------------------- */
+/* -- from bytes: the head ---------------------------------------------------------------------- */
 
 /* What one parse works on. */
 typedef struct parse {

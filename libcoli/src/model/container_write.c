@@ -70,6 +70,15 @@ static coli_status place_experts(coli__ct_table *t, const coli__model_spec *spec
     return COLI_OK;
 }
 
+uint64_t coli__ct_writer_memory_bytes(const coli__model_spec *spec)
+{
+    uint64_t n = spec->n_tensor * sizeof(coli__ct_entry);
+    for (uint32_t i = 0; i < spec->n_expert_layer; i++)
+        n += sizeof(coli__ct_layer) +
+             spec->experts[i].n_expert * (sizeof(coli__digest) + 3 * sizeof(int32_t));
+    return n;
+}
+
 /* Decide where the data begins and leave the room before it. */
 static coli_status reserve_head(coli__ct_writer *w)
 {

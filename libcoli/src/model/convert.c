@@ -12,8 +12,18 @@
  * equal blocks, so there one expert that needs f32 decides for all (gate, up and down each for
  * itself).
  *
- * Memory, by COLI_CONVERT_MEMORY_BYTES: the step buffer, a panel per worker (fewer workers where
- * panels are huge), and the small files.  What cannot fit is refused before anything is written.
+ * Memory.  COLI_CONVERT_MEMORY_BYTES is shared out once the checkpoint is open:
+ *
+ *     the lists   tensors, experts, and what becomes of them in the table: counted, and bounded by
+ *                 COLI_ST_MAX_TENSOR and the like before they are made
+ *     the rest    RESERVE_BYTES: small JSON (coli__json_parse_small), what the table leaves
+ *     the step    the largest expert, or STEP_BYTES
+ *     panels      two per worker, in what is left: fewer workers where rows are huge
+ *
+ * What cannot fit is refused before anything is written.  Opening the checkpoint and writing the
+ * table come before and after the two large ones are held.
+ *
+ * The caller's float mode is left alone except around arithmetic, so that callbacks have it.
  *
  * Everything is written to OUT.partial, opened once as a check, and renamed to OUT. */
 #include "convert.h"
@@ -23,20 +33,20 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "../base/file.h"
+#include "../base/threads.h"
 #include "checkpoint.h"
 #include "container_format.h"
 
 enum {
-    STEP_BYTES = 8 << 20,       // enough panels to keep the workers busy; larger only where one
-                                // expert is larger
-    STEP_MAX_BYTES = 160 << 20, // these two and 32 MB for names and JSON make the bound
+    STEP_BYTES = 8 << 20, // enough panels to keep the workers busy; larger only where one expert is
     PANELS_MAX_BYTES = 64 << 20,
+    RESERVE_BYTES = 40 << 20, // 12 for values of JSON, 8 for its text, 9 for ranges; the heap's holes
     TEMPLATE_MAX_BYTES = 1 << 20,
-    TOKENIZER_CONFIG_MAX_BYTES = 16 << 20,
-    JSON_MAX_DEPTH = 64,
+    TOKENIZER_CONFIG_MAX_BYTES = 4 << 20,
 };
 
-/* -- panels in parallel ----------------------------------------------------------------------- */
+/* -- panels in parallel ------------------------------------------------------------------------ */
 
 /* Some consecutive panels of one matrix. */
 typedef struct piece {
@@ -71,7 +81,7 @@ typedef struct converter {
     worker *workers;
     uint32_t n_worker;
     uint8_t *step; // (step_bytes)
-    uint64_t step_bytes;
+    uint64_t step_bytes, panel_bytes; // panel_bytes: of a worker's rows, and of its panel
     uint64_t done_bytes, total_bytes; // of the checkpoint
     coli__digest files[CT_N_FILE];
 } converter;
@@ -160,7 +170,9 @@ static coli_status run_step(converter *c, const piece *pieces, uint32_t n_piece,
     step s = {c, pieces, n_piece, ranges};
     const piece *last = &pieces[n_piece - 1];
     for (uint32_t i = 0; i < c->n_worker; i++) c->workers[i].status = COLI_OK;
+    const coli__fp fp = coli__fp_enter(); // for our own share; the pool's threads have theirs
     coli__pool_run(c->pool, last->first_item + last->n_panel, do_item, &s);
+    coli__fp_leave(fp);
     const worker *failed = NULL;
     for (uint32_t i = 0; i < c->n_worker; i++)
         if (c->workers[i].status != COLI_OK &&
@@ -196,10 +208,13 @@ static range join_ranges(const range *ranges, uint32_t n)
 static bool exp_for(coli__wfmt fmt, range r, int32_t *scale_exp)
 {
     *scale_exp = 0;
-    return r.max == 0 || coli__scale_exp_for(fmt, r.max, r.min, scale_exp);
+    const coli__fp fp = coli__fp_enter();
+    const bool fits = r.max == 0 || coli__scale_exp_for(fmt, r.max, r.min, scale_exp);
+    coli__fp_leave(fp);
+    return fits;
 }
 
-/* -- the trunk -------------------------------------------------------------------------------- */
+/* -- the trunk --------------------------------------------------------------------------------- */
 
 static coli__wfmt format_for(const converter *c, coli__role role, const coli__weight *w)
 {
@@ -259,7 +274,7 @@ static coli_status write_tensor(converter *c, const coli__tensor_spec *s, const 
     return COLI_OK;
 }
 
-/* -- experts ---------------------------------------------------------------------------------- */
+/* -- experts ----------------------------------------------------------------------------------- */
 
 /* The experts of one layer, while they are converted. */
 typedef struct layer {
@@ -386,7 +401,7 @@ static coli_status write_layer(converter *c, const coli__expert_spec *s,
     return status;
 }
 
-/* -- the small files -------------------------------------------------------------------------- */
+/* -- the small files --------------------------------------------------------------------------- */
 
 static void note(const converter *c, const char *line)
 {
@@ -441,7 +456,12 @@ static coli_status read_jinja(const converter *c, coli__buf *text, bool *found)
         *found = true;
         status = coli__file_read(jinja, TEMPLATE_MAX_BYTES, text);
     } else if (coli__path_exists(config)) { // older exports keep it there
-        status = coli__json_read(config, TOKENIZER_CONFIG_MAX_BYTES, JSON_MAX_DEPTH, &root);
+        coli__buf all = {0};
+        status = coli__file_read(config, TOKENIZER_CONFIG_MAX_BYTES, &all);
+        if (status == COLI_OK)
+            status = coli__json_parse_small(config, all.data ? all.data : "", all.n_bytes,
+                                            COLI_CONFIG_MAX_DEPTH, &root);
+        coli__buf_finish(&all);
         const char *member = json_string_value(json_object_get(root, "chat_template"));
         *found = member != NULL;
         if (status == COLI_OK && member) status = coli__buf_str(text, member);
@@ -499,82 +519,121 @@ static coli_status write_files(converter *c)
     return copy_if_there(c, CT_TOKENIZER_CONFIG);
 }
 
-/* -- memory ----------------------------------------------------------------------------------- */
+/* -- memory ------------------------------------------------------------------------------------ */
 
-/* The widest row, and the step buffer that the largest panel and the largest expert need. */
-static coli_status plan_memory(converter *c, uint32_t *n_in_max)
+/* What the largest panel, the largest expert and the widest row need. */
+typedef struct needs {
+    uint64_t step_bytes, worker_bytes;
+    uint32_t n_in_max;
+} needs;
+
+static coli_status need_tensor(converter *c, const coli__tensor_spec *s, const coli__weight *w,
+                               needs *n)
 {
-    const coli__model_spec *spec = &c->checkpoint.spec;
-    uint64_t need = STEP_BYTES;
-    *n_in_max = 1;
-    for (uint32_t i = 0; i < spec->n_tensor; i++) {
-        uint64_t bytes, panel;
-        coli__wfmt fmt = format_for(c, spec->tensors[i].role, &c->checkpoint.tensors[i]);
-        fmt.scale_f16 = false; // the larger of the two
-        if (!coli__mat_bytes(fmt, spec->tensors[i].n_out, spec->tensors[i].n_in, &bytes, &panel))
-            return coli__fail(COLI_E_LIMIT, "tensor %s: is too large", spec->tensors[i].name);
-        if (panel > need) need = panel;
-        if (spec->tensors[i].n_in > *n_in_max) *n_in_max = spec->tensors[i].n_in;
-        c->total_bytes += coli__weight_bytes(&c->checkpoint.tensors[i]);
-    }
-    for (uint32_t i = 0; i < spec->n_expert_layer; i++) {
-        const coli__expert_spec *s = &spec->experts[i];
-        uint64_t block;
-        if (!largest_block(c, s, &block))
-            return coli__fail(COLI_E_LIMIT, "experts of layer %u: are too large", s->layer);
-        if (block > need) need = block;
-        if (s->d_model > *n_in_max) *n_in_max = s->d_model;
-        if (s->d_ff > *n_in_max) *n_in_max = s->d_ff;
-        for (uint32_t e = 0; e < 3 * s->n_expert; e++)
-            c->total_bytes += coli__weight_bytes(&c->checkpoint.experts[i][e]);
-    }
-    if (need > STEP_MAX_BYTES)
-        return coli__fail(
-            COLI_E_LIMIT,
-            "converting would need a buffer of %llu MiB (one expert or 16 rows at once), "
-            "at most %d are used",
-            (unsigned long long)(need >> 20), STEP_MAX_BYTES >> 20);
-    c->step_bytes = need;
+    uint64_t bytes, panel;
+    coli__wfmt fmt = format_for(c, s->role, w);
+    fmt.scale_f16 = false; // the larger of the two
+    if (!coli__mat_bytes(fmt, s->n_out, s->n_in, &bytes, &panel))
+        return coli__fail(COLI_E_LIMIT, "tensor %s: is too large", s->name);
+    if (panel > n->step_bytes) n->step_bytes = panel;
+    if (s->n_in > n->n_in_max) n->n_in_max = s->n_in;
+    c->total_bytes += coli__weight_bytes(w);
+    return COLI_OK;
+}
+
+static coli_status need_experts(converter *c, const coli__expert_spec *s, const coli__weight *w,
+                                needs *n)
+{
+    uint64_t block;
+    if (!largest_block(c, s, &block))
+        return coli__fail(COLI_E_LIMIT, "experts of layer %u: are too large", s->layer);
+    if (block > n->step_bytes) n->step_bytes = block;
+    if (s->d_model > n->n_in_max) n->n_in_max = s->d_model;
+    if (s->d_ff > n->n_in_max) n->n_in_max = s->d_ff;
+    for (uint32_t e = 0; e < 3 * s->n_expert; e++) c->total_bytes += coli__weight_bytes(&w[e]);
+    return COLI_OK;
+}
+
+static coli_status find_needs(converter *c, needs *n)
+{
+    const coli__checkpoint *k = &c->checkpoint;
+    *n = (needs){.step_bytes = STEP_BYTES, .n_in_max = 1};
+    for (uint32_t i = 0; i < k->spec.n_tensor; i++)
+        COLI_TRY(need_tensor(c, &k->spec.tensors[i], &k->tensors[i], n));
+    for (uint32_t i = 0; i < k->spec.n_expert_layer; i++)
+        COLI_TRY(need_experts(c, &k->spec.experts[i], k->experts[i], n));
+    const uint64_t row_bytes = ((uint64_t)n->n_in_max + 64) * sizeof(float); // padding, scales
+    n->worker_bytes = 2 * COLI_PANEL * row_bytes;
+    return COLI_OK;
+}
+
+/* Share out the memory: c->step_bytes, c->panel_bytes, c->n_worker. */
+static coli_status plan_memory(converter *c)
+{
+    needs n;
+    COLI_TRY(find_needs(c, &n));
+    const uint64_t lists = coli__checkpoint_memory_bytes(&c->checkpoint) +
+                           coli__ct_writer_memory_bytes(&c->checkpoint.spec) + RESERVE_BYTES;
+    const uint64_t all = lists + n.step_bytes + n.worker_bytes;
+    if (all > COLI_CONVERT_MEMORY_BYTES)
+        return coli__fail(COLI_E_LIMIT,
+                          "converting would need %llu MiB of memory (%llu for one expert or 16 rows, "
+                          "%llu to read 16 rows, %llu for lists), at most %d are used",
+                          (unsigned long long)(all >> 20), (unsigned long long)(n.step_bytes >> 20),
+                          (unsigned long long)(n.worker_bytes >> 20),
+                          (unsigned long long)(lists >> 20), COLI_CONVERT_MEMORY_BYTES >> 20);
+    const uint64_t left = COLI_CONVERT_MEMORY_BYTES - lists - n.step_bytes;
+    const uint64_t n_most =
+        (left < PANELS_MAX_BYTES ? left : PANELS_MAX_BYTES) / n.worker_bytes;
+    const uint32_t n_wanted = c->args->n_thread ? c->args->n_thread : coli__n_processor();
+    c->n_worker = n_wanted < n_most ? n_wanted : n_most > 1 ? (uint32_t)n_most : 1;
+    c->step_bytes = n.step_bytes;
+    c->panel_bytes = n.worker_bytes / 2;
     return COLI_OK;
 }
 
 static coli_status take_memory(converter *c)
 {
-    uint32_t n_in_max;
-    COLI_TRY(plan_memory(c, &n_in_max));
-    const uint64_t row_bytes = ((uint64_t)n_in_max + 64) * sizeof(float); // padding, scales
-    const uint64_t worker_bytes = 2 * COLI_PANEL * row_bytes;
-    const uint64_t n_most = PANELS_MAX_BYTES / worker_bytes;
-    if (n_most == 0)
-        return coli__fail(COLI_E_LIMIT, "16 rows of %u weights are more than the converter holds",
-                          n_in_max);
-    const uint32_t n_wanted = c->args->n_thread ? c->args->n_thread : coli__n_processor();
-    COLI_TRY(coli__pool_create(n_wanted < n_most ? n_wanted : (uint32_t)n_most, &c->pool));
-    c->n_worker = coli__pool_n_worker(c->pool);
+    COLI_TRY(coli__pool_create(c->n_worker, &c->pool));
     c->step = coli__alloc64((size_t)c->step_bytes);
     c->workers = coli__calloc(c->n_worker, sizeof *c->workers);
     if (!c->step || !c->workers) return COLI_E_NOMEM;
     for (uint32_t i = 0; i < c->n_worker; i++) {
-        c->workers[i].rows = coli__alloc64((size_t)(COLI_PANEL * row_bytes));
-        c->workers[i].panel = coli__alloc64((size_t)(COLI_PANEL * row_bytes));
+        c->workers[i].rows = coli__alloc64((size_t)c->panel_bytes);
+        c->workers[i].panel = coli__alloc64((size_t)c->panel_bytes);
         if (!c->workers[i].rows || !c->workers[i].panel) return COLI_E_NOMEM;
     }
     return COLI_OK;
 }
 
-/* -- the whole -------------------------------------------------------------------------------- */
+static void give_memory_back(converter *c)
+{
+    for (uint32_t i = 0; c->workers && i < c->n_worker; i++) {
+        coli__free_aligned(c->workers[i].rows);
+        coli__free_aligned(c->workers[i].panel);
+    }
+    coli__free(c->workers);
+    coli__free_aligned(c->step);
+    coli__pool_destroy(c->pool);
+    c->workers = NULL;
+    c->step = NULL;
+    c->pool = NULL;
+}
+
+/* -- the whole --------------------------------------------------------------------------------- */
 
 static coli_status write_model(converter *c)
 {
     const coli__checkpoint *k = &c->checkpoint;
     char *path;
     COLI_TRY(coli__path_join(c->out_dir, "model.coli", &path));
-    coli_status status = coli__ct_writer_open(path, k->engine->name, &k->spec, &c->writer);
+    coli_status status = coli__ct_writer_open(path, k->engine, &k->spec, &c->writer);
     coli__free(path);
     for (uint32_t i = 0; i < k->spec.n_tensor && status == COLI_OK; i++)
         status = write_tensor(c, &k->spec.tensors[i], &k->tensors[i]);
     for (uint32_t i = 0; i < k->spec.n_expert_layer && status == COLI_OK; i++)
         status = write_layer(c, &k->spec.experts[i], k->experts[i]);
+    give_memory_back(c); // the table needs some, too
     if (status == COLI_OK) {
         status = coli__ct_writer_close(c->writer, c->files);
         c->writer = NULL;
@@ -593,7 +652,7 @@ static coli_status check_result(const converter *c)
 
 static coli_status write_dir(converter *c)
 {
-    COLI_TRY(take_memory(c));
+    COLI_TRY(plan_memory(c));
     const coli_status created = coli__dir_create(c->out_dir);
     if (created == COLI_E_EXISTS)
         return coli__fail(created,
@@ -602,6 +661,7 @@ static coli_status write_dir(converter *c)
                           c->out_dir);
     COLI_TRY(created);
     coli_status status = write_files(c);
+    if (status == COLI_OK) status = take_memory(c);
     if (status == COLI_OK) status = write_model(c);
     if (status == COLI_OK) status = check_result(c);
     if (status == COLI_OK) status = coli__path_rename(c->out_dir, c->args->out);
@@ -613,21 +673,9 @@ static coli_status write_dir(converter *c)
     return status;
 }
 
-static void finish(converter *c)
-{
-    for (uint32_t i = 0; c->workers && i < c->n_worker; i++) {
-        coli__free_aligned(c->workers[i].rows);
-        coli__free_aligned(c->workers[i].panel);
-    }
-    coli__free(c->workers);
-    coli__free_aligned(c->step);
-    coli__pool_destroy(c->pool);
-    coli__checkpoint_finish(&c->checkpoint);
-}
-
 static coli_status check_args(const coli__convert_args *a)
 {
-    if (!a->src || !a->out || !a->out[0])
+    if (!a->src || !a->out || !a->out[0] || !a->describe)
         return coli__fail(COLI_E_INVALID, "convert: a source and an output directory are needed");
     if (!coli__wfmt_valid(a->experts) || !coli__wfmt_valid(a->trunk))
         return coli__fail(COLI_E_INVALID, "convert: not a weight format");
@@ -641,7 +689,6 @@ static coli_status check_args(const coli__convert_args *a)
 coli_status coli__convert(const coli__convert_args *args)
 {
     COLI_TRY(check_args(args));
-    const coli__fp fp = coli__fp_enter();
     converter c = {.args = args};
     coli__buf partial = {0};
     size_t n_out = strlen(args->out);
@@ -651,10 +698,11 @@ coli_status coli__convert(const coli__convert_args *args)
     if (status == COLI_OK) status = coli__buf_str(&partial, ".partial");
     c.out_dir = partial.data;
     if (status == COLI_OK)
-        status = coli__checkpoint_open(args->src, args->note, args->user, &c.checkpoint);
+        status = coli__checkpoint_open(args->src, args->describe, args->note, args->user,
+                                       &c.checkpoint);
     if (status == COLI_OK) status = write_dir(&c);
-    finish(&c);
+    give_memory_back(&c);
+    coli__checkpoint_finish(&c.checkpoint);
     coli__buf_finish(&partial);
-    coli__fp_leave(fp);
     return status;
 }

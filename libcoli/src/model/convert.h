@@ -1,7 +1,8 @@
 /* convert.h - turn a Hugging Face checkpoint into a coli container.
  *
- * Streams: at any time it holds the header, the tokenizer's text and one band of rows (or one
- * expert) per thread, at most COLI_CONVERT_MEMORY_BYTES in all; the checkpoint is mapped.
+ * Streams: at any time it holds the lists of tensors and experts, one band of rows (or a few experts)
+ * and a panel per thread, at most COLI_CONVERT_MEMORY_BYTES in all, whatever the files say; the
+ * checkpoint is mapped.
  * Everything is written to a temporary directory beside OUT that is renamed to OUT at the very end,
  * so OUT either does not exist or is complete. */
 #ifndef COLI_MODEL_CONVERT_H
@@ -14,9 +15,11 @@ enum { COLI_CONVERT_MEMORY_BYTES = 256 << 20 };
 typedef struct coli__convert_args {
     const char *src; // directory with config.json and *.safetensors
     const char *out; // must not exist
+    coli__describe_fn describe;
     coli__wfmt experts, trunk;
     const char *chat_template; // "3.6", "3.5" or NULL: look at chat_template.jinja, else 3.6
     uint32_t n_thread;
+    /* Both are called by the caller's thread with its own float mode. */
     coli__progress_fn progress;
     void (*note)(void *user, const char *line); // e.g. "skipped 19 mtp tensors"; may be NULL
     void *user;

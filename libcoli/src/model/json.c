@@ -1,45 +1,178 @@
 /* json.c - see json.h. */
 #include "json.h"
 
-#include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "../base/file.h"
 
-/* Deepest nesting of arrays and objects, or max_depth + 1 as soon as that is passed.  Brackets
- * inside strings do not count; malformed text is left for the parser to name. */
-static int nesting(const char *text, size_t n_bytes, int max_depth)
+/* Where the string that begins at text[i], a quote, ends: at its other quote, or at n_bytes. */
+static size_t string_end(const char *text, size_t n_bytes, size_t i)
 {
-    int depth = 0, deepest = 0;
-    bool in_string = false;
+    for (i++; i < n_bytes && text[i] != '"'; i++)
+        if (text[i] == '\\') i++;
+    return i < n_bytes ? i : n_bytes;
+}
+
+static coli_status too_deep(const char *what, int max_depth)
+{
+    return coli__fail(COLI_E_FORMAT, "%s: JSON is nested deeper than %d", what, max_depth);
+}
+
+/* Count what text would become.  A value is the whole, or the first behind a bracket, or stands
+ * behind a comma, so *n_value is never too small, and an empty object or list counts twice, which is
+ * what it costs; malformed text is left for the parser to name. */
+static coli_status count(const char *what, const char *text, size_t n_bytes, int max_depth,
+                         size_t *n_value)
+{
+    int depth = 0;
+    *n_value = 1;
     for (size_t i = 0; i < n_bytes; i++) {
         const char c = text[i];
-        if (in_string) {
-            if (c == '\\') i++;
-            else if (c == '"') in_string = false;
-        } else if (c == '"') {
-            in_string = true;
-        } else if (c == '[' || c == '{') {
-            if (++depth > deepest) deepest = depth;
-            if (deepest > max_depth) return deepest;
-        } else if (c == ']' || c == '}') {
-            depth--;
-        }
+        if (c == '"') i = string_end(text, n_bytes, i);
+        if (c == '[' || c == '{' || c == ',') (*n_value)++;
+        if (c == ']' || c == '}') depth--;
+        if ((c == '[' || c == '{') && ++depth > max_depth) return too_deep(what, max_depth);
     }
-    return deepest;
+    return COLI_OK;
+}
+
+static coli_status parse(const char *what, const char *text, size_t n_bytes, json_t **out)
+{
+    json_error_t error;
+    *out = json_loadb(text, n_bytes, JSON_REJECT_DUPLICATES, &error);
+    if (*out) return COLI_OK;
+    if (json_error_code(&error) == json_error_out_of_memory)
+        return coli__fail(COLI_E_NOMEM, "%s: out of memory", what);
+    return coli__fail(COLI_E_FORMAT, "%s: line %d, column %d: %s", what, error.line, error.column,
+                      error.text);
 }
 
 coli_status coli__json_parse(const char *what, const char *text, size_t n_bytes, int max_depth,
                              json_t **out)
 {
+    size_t n_value;
     *out = NULL;
-    if (nesting(text, n_bytes, max_depth) > max_depth)
-        return coli__fail(COLI_E_FORMAT, "%s: JSON is nested deeper than %d", what, max_depth);
-    json_error_t error;
-    *out = json_loadb(text, n_bytes, JSON_REJECT_DUPLICATES, &error);
-    if (*out) return COLI_OK;
-    return coli__fail(COLI_E_FORMAT, "%s: line %d, column %d: %s", what, error.line, error.column,
-                      error.text);
+    COLI_TRY(count(what, text, n_bytes, max_depth, &n_value));
+    return parse(what, text, n_bytes, out);
+}
+
+coli_status coli__json_parse_small(const char *what, const char *text, size_t n_bytes,
+                                   int max_depth, json_t **out)
+{
+    size_t n_value;
+    *out = NULL;
+    COLI_TRY(count(what, text, n_bytes, max_depth, &n_value));
+    if (n_value > COLI_JSON_SMALL_VALUES)
+        return coli__fail(COLI_E_FORMAT, "%s: more than %d values", what, COLI_JSON_SMALL_VALUES);
+    return parse(what, text, n_bytes, out);
+}
+
+/* -- member by member -------------------------------------------------------------------------- */
+
+static bool is_blank(char c)
+{
+    return c == ' ' || c == '\t' || c == '\n' || c == '\r';
+}
+
+static size_t skip_blanks(const char *text, size_t n_bytes, size_t i)
+{
+    while (i < n_bytes && is_blank(text[i])) i++;
+    return i;
+}
+
+/* The comma or closing bracket that ends the member beginning at *end. */
+static coli_status find_end(const coli__json_members *m, size_t *end)
+{
+    int depth = 1;
+    for (size_t i = *end; i < m->n_bytes; i++) {
+        const char c = m->text[i];
+        if (c == '"') i = string_end(m->text, m->n_bytes, i);
+        if ((c == '[' || c == '{') && ++depth > m->max_depth)
+            return too_deep(m->what, m->max_depth);
+        const bool closed = (c == ']' || c == '}') && --depth == 0;
+        if (!closed && (c != ',' || depth > 1)) continue;
+        *end = i;
+        return COLI_OK;
+    }
+    return coli__fail(COLI_E_FORMAT, "%s: its JSON ends inside an object", m->what);
+}
+
+/* The object ends at text[end]. */
+static coli_status finish(coli__json_members *m, size_t end)
+{
+    m->done = true;
+    if (m->text[end] != '}')
+        return coli__fail(COLI_E_FORMAT, "%s: byte %zu: expected '}', found ']'", m->what, end);
+    const size_t behind = skip_blanks(m->text, m->n_bytes, end + 1);
+    if (behind == m->n_bytes) return COLI_OK;
+    return coli__fail(COLI_E_FORMAT, "%s: byte %zu: expected the end, found 0x%02x", m->what, behind,
+                      (unsigned)(unsigned char)m->text[behind]);
+}
+
+coli_status coli__json_next_text(coli__json_members *m, const char **member, size_t *n_bytes)
+{
+    *member = NULL;
+    *n_bytes = 0;
+    if (m->done) return COLI_OK;
+    if (m->at == 0) {
+        m->at = skip_blanks(m->text, m->n_bytes, 0);
+        if (m->at == m->n_bytes || m->text[m->at] != '{')
+            return coli__fail(COLI_E_FORMAT, "%s: expected an object", m->what);
+        m->at++;
+    }
+    const size_t begin = m->at;
+    size_t end = begin;
+    COLI_TRY(find_end(m, &end));
+    m->at = end + 1;
+    if (m->text[end] != ',') COLI_TRY(finish(m, end));
+    const bool blank = skip_blanks(m->text, end, begin) == end;
+    if (m->done && m->n_member == 0 && blank) return COLI_OK; // {}
+    m->n_member++;
+    *member = m->text + begin;
+    *n_bytes = end - begin;
+    return COLI_OK;
+}
+
+bool coli__json_text_value(const char *member, size_t n_bytes, const char *key, const char **value,
+                           size_t *n_value)
+{
+    const size_t n_key = strlen(key), at = skip_blanks(member, n_bytes, 0);
+    if (n_bytes - at < n_key + 2 || member[at] != '"' || member[at + 1 + n_key] != '"' ||
+        memcmp(member + at + 1, key, n_key) != 0)
+        return false;
+    const size_t colon = skip_blanks(member, n_bytes, at + n_key + 2);
+    if (colon == n_bytes || member[colon] != ':') return false;
+    const size_t begin = skip_blanks(member, n_bytes, colon + 1);
+    *value = member + begin;
+    *n_value = n_bytes - begin;
+    return true;
+}
+
+coli_status coli__json_next(coli__json_members *m, json_t **out)
+{
+    const char *text;
+    size_t n_bytes;
+    *out = NULL;
+    COLI_TRY(coli__json_next_text(m, &text, &n_bytes));
+    if (!text) return COLI_OK;
+    char where[64];
+    snprintf(where, sizeof where, "member at byte %zu", (size_t)(text - m->text));
+    if (n_bytes > COLI_JSON_MEMBER_MAX_BYTES)
+        return coli__fail(COLI_E_FORMAT, "%s: %s: expected at most %d bytes, found %zu", m->what,
+                          where, COLI_JSON_MEMBER_MAX_BYTES, n_bytes);
+    coli__buf object = {0};
+    coli_status status = coli__buf_append(&object, "{", 1);
+    if (status == COLI_OK) status = coli__buf_append(&object, text, n_bytes);
+    if (status == COLI_OK) status = coli__buf_append(&object, "}", 1);
+    if (status == COLI_OK)
+        status = coli__json_parse_small(where, object.data, object.n_bytes, m->max_depth, out);
+    coli__buf_finish(&object);
+    if (status != COLI_OK) return coli__fail_in(status, "%s", m->what);
+    if (json_object_size(*out) == 1) return COLI_OK;
+    json_decref(*out);
+    *out = NULL;
+    return coli__fail(COLI_E_FORMAT, "%s: %s: expected a key and a value", m->what, where);
 }
 
 coli_status coli__json_read(const char *path, uint64_t max_bytes, int max_depth, json_t **out)

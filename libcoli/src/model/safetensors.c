@@ -10,7 +10,10 @@
  *   (3) the tensors, ordered by where they begin, tile the data exactly: each begins where the one
  *       before it ended, the last ends at the end of the file.  So nothing overlaps, nothing hides
  *       in a gap, and a truncated or longer file is noticed;
- *   (4) a name occurs in one shard only.
+ *   (4) a name occurs once, in all shards together.
+ * Headers and the index are read member by member: a header of 100 MB could name millions of
+ * tensors, and its tree would take gigabytes.
+ *
  * After that a view is a pointer and a length inside its mapping.  It may be unaligned: elements
  * are read with memcpy.
  *
@@ -21,6 +24,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../../include/coli/exact.h"
 #include "json.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
@@ -31,6 +35,8 @@ enum {
     HEADER_MAX_DEPTH = 8,
     INDEX_MAX_BYTES = 100 * 1000 * 1000,
     MAX_SHARD = 4096,
+    MAX_DTYPE_NAME = 31,
+    HEAP_OVERHEAD = 32, // of one allocation, at most
 };
 
 static const char suffix[] = ".safetensors";
@@ -48,6 +54,7 @@ struct coli__st {
     size_t n_shard;
     coli__st_tensor *tensors; // sorted by name once open
     size_t n_tensor, cap_tensor;
+    uint64_t name_bytes; // of all tensors
 };
 
 // clang-format off
@@ -87,7 +94,7 @@ static shown show(const char *name)
     return s;
 }
 
-/* -- one header ------------------------------------------------------------------------------- */
+/* -- one header -------------------------------------------------------------------------------- */
 
 typedef struct header {
     const char *path;
@@ -171,8 +178,31 @@ static coli_status read_span(const header *h, const json_t *entry, coli__st_tens
     return COLI_OK;
 }
 
+/* Both strings in one piece, released with the first. */
+static coli_status take_names(const header *h, const char *name, const char *dtype, coli__st *st,
+                              coli__st_tensor *t)
+{
+    const size_t n_name = strlen(name) + 1, n_dtype = strlen(dtype) + 1;
+    if (n_name > COLI_ST_MAX_NAME + 1 || n_dtype > MAX_DTYPE_NAME + 1)
+        return coli__fail(COLI_E_FORMAT,
+                          "%s: tensor %s: expected a name of at most %d bytes and a dtype of at "
+                          "most %d, found %zu and %zu",
+                          h->path, show(name).text, COLI_ST_MAX_NAME, MAX_DTYPE_NAME, n_name - 1,
+                          n_dtype - 1);
+    char *names = coli__calloc(n_name + n_dtype, 1);
+    if (!names) return COLI_E_NOMEM;
+    memcpy(names, name, n_name);
+    memcpy(names + n_name, dtype, n_dtype);
+    st->name_bytes += n_name + n_dtype + HEAP_OVERHEAD;
+    *t = (coli__st_tensor){.name = names, .dtype_name = names + n_name, .file = h->path};
+    return COLI_OK;
+}
+
 static coli_status read_entry(const header *h, const char *name, const json_t *entry, coli__st *st)
 {
+    if (st->n_tensor == COLI_ST_MAX_TENSOR)
+        return coli__fail(COLI_E_LIMIT, "%s: more than %d tensors, counting those of earlier files",
+                          h->path, COLI_ST_MAX_TENSOR);
     if (st->n_tensor == st->cap_tensor) {
         const size_t cap = st->cap_tensor ? 2 * st->cap_tensor : 256;
         coli__st_tensor *grown = coli__realloc(st->tensors, cap, sizeof *grown);
@@ -188,13 +218,9 @@ static coli_status read_entry(const header *h, const char *name, const json_t *e
         if ((unsigned char)*at < 0x20 || *at == 0x7f)
             return coli__fail(COLI_E_FORMAT, "%s: tensor %s: a control character in the name",
                               h->path, show(name).text);
-    const size_t n_name = strlen(name) + 1, n_dtype = strlen(dtype) + 1;
-    char *names = coli__calloc(n_name + n_dtype, 1); // both strings, released with the first
-    if (!names) return COLI_E_NOMEM;
-    memcpy(names, name, n_name);
-    memcpy(names + n_name, dtype, n_dtype);
-    coli__st_tensor *t = &st->tensors[st->n_tensor++];
-    *t = (coli__st_tensor){.name = names, .dtype_name = names + n_name, .file = h->path};
+    coli__st_tensor *t = &st->tensors[st->n_tensor];
+    COLI_TRY(take_names(h, name, dtype, st, t));
+    st->n_tensor++;
     const uint32_t elem_bytes = look_up_dtype(t);
     COLI_TRY(read_shape(h, entry, t));
     return read_span(h, entry, t, elem_bytes);
@@ -240,19 +266,32 @@ static coli_status check_tiling(const header *h, coli__st_tensor *tensors, size_
     return COLI_OK;
 }
 
-static coli_status read_entries(const header *h, json_t *root, coli__st *st)
+/* One member of the header. */
+static coli_status read_member(const header *h, json_t *member, bool *has_metadata, coli__st *st)
 {
-    if (!json_is_object(root))
-        return coli__fail(COLI_E_FORMAT, "%s: header: expected an object", h->path);
+    void *only = json_object_iter(member);
+    const char *name = json_object_iter_key(only);
+    if (strcmp(name, "__metadata__") != 0)
+        return read_entry(h, name, json_object_iter_value(only), st);
+    if (*has_metadata) return coli__fail(COLI_E_FORMAT, "%s: duplicate %s", h->path, name);
+    *has_metadata = true;
+    return check_metadata(h->path, json_object_iter_value(only));
+}
+
+static coli_status read_entries(const header *h, const char *text, uint64_t n_text, coli__st *st)
+{
     const size_t first = st->n_tensor;
-    const char *name;
-    json_t *entry;
-    json_object_foreach(root, name, entry)
-    {
-        if (strcmp(name, "__metadata__") == 0)
-            COLI_TRY(check_metadata(h->path, entry));
-        else
-            COLI_TRY(read_entry(h, name, entry, st));
+    bool has_metadata = false;
+    coli__json_members members = {.what = h->path,
+                                  .text = text,
+                                  .n_bytes = (size_t)n_text,
+                                  .max_depth = HEADER_MAX_DEPTH};
+    for (json_t *member;;) {
+        COLI_TRY(coli__json_next(&members, &member));
+        if (!member) break;
+        const coli_status status = read_member(h, member, &has_metadata, st);
+        json_decref(member);
+        COLI_TRY(status);
     }
     return check_tiling(h, st->tensors ? st->tensors + first : NULL, st->n_tensor - first);
 }
@@ -274,16 +313,12 @@ static coli_status read_shard(const shard *s, coli__st *st)
         return coli__fail(COLI_E_FORMAT, "%s: header: expected '{' as its first byte, found 0x%02x",
                           s->path, (unsigned)(unsigned char)text[0]);
 
-    json_t *root;
-    COLI_TRY(coli__json_parse(s->path, text, (size_t)n_header, HEADER_MAX_DEPTH, &root));
     const uint64_t n_data = n_rest - n_header;
     const header h = {s->path, n_data ? (const uint8_t *)text + n_header : NULL, n_data};
-    const coli_status status = read_entries(&h, root, st);
-    json_decref(root);
-    return status;
+    return read_entries(&h, text, n_header, st);
 }
 
-/* -- one file or a directory ------------------------------------------------------------------ */
+/* -- one file or a directory ------------------------------------------------------------------- */
 
 static bool has_suffix(const char *name)
 {
@@ -329,6 +364,64 @@ static coli_status add_shards_of(coli__st *st, const char *dir, char *const *nam
     return COLI_OK;
 }
 
+/* -- the index --------------------------------------------------------------------------------- */
+
+typedef struct index_map {
+    const char *path;
+    const char *text; // of weight_map, an object of tensor names and file names
+    size_t n_bytes;
+} index_map;
+
+/* The other members must only be JSON. */
+static coli_status find_weight_map(const coli__map *file, index_map *out)
+{
+    coli__json_members outer = {.what = out->path,
+                                .text = (const char *)file->data,
+                                .n_bytes = (size_t)file->n_bytes,
+                                .max_depth = HEADER_MAX_DEPTH};
+    for (;;) {
+        coli__json_members here = outer;
+        const char *member;
+        size_t n_bytes;
+        json_t *other;
+        COLI_TRY(coli__json_next_text(&outer, &member, &n_bytes));
+        if (!member) break;
+        const bool again = out->text != NULL;
+        if (!coli__json_text_value(member, n_bytes, "weight_map", &out->text, &out->n_bytes)) {
+            COLI_TRY(coli__json_next(&here, &other));
+            json_decref(other);
+        } else if (again) {
+            return coli__fail(COLI_E_FORMAT, "%s: duplicate weight_map", out->path);
+        }
+    }
+    if (out->n_bytes > 0 && out->text[0] == '{') return COLI_OK;
+    return coli__fail(COLI_E_FORMAT, "%s: weight_map: expected an object", out->path);
+}
+
+/* Call fn for each entry of the map. */
+typedef coli_status (*entry_fn)(void *ctx, const index_map *map, const char *tensor,
+                                const char *file);
+static coli_status each_entry(const index_map *map, entry_fn fn, void *ctx)
+{
+    coli__json_members members = {.what = map->path,
+                                  .text = map->text,
+                                  .n_bytes = map->n_bytes,
+                                  .max_depth = HEADER_MAX_DEPTH};
+    for (json_t *member;;) {
+        COLI_TRY(coli__json_next(&members, &member));
+        if (!member) return COLI_OK;
+        void *only = json_object_iter(member);
+        const char *tensor = json_object_iter_key(only);
+        const char *file = json_string_value(json_object_iter_value(only));
+        const coli_status status =
+            file ? fn(ctx, map, tensor, file)
+                 : coli__fail(COLI_E_FORMAT, "%s: weight_map: %s: expected a file name", map->path,
+                              show(tensor).text);
+        json_decref(member);
+        COLI_TRY(status);
+    }
+}
+
 static const shard *shard_by_name(const coli__st *st, const char *name)
 {
     for (size_t i = 0; i < st->n_shard; i++)
@@ -336,27 +429,31 @@ static const shard *shard_by_name(const coli__st *st, const char *name)
     return NULL;
 }
 
-/* Files that the index declares but the directory lacks: an unfinished download. */
-static coli_status check_index_files(const coli__st *st, const char *path, json_t *map)
+static coli_status declare_file(void *ctx, const index_map *map, const char *tensor,
+                                const char *file)
 {
-    json_t *declared = json_object(); // file name -> true
-    if (!declared) return coli__fail(COLI_E_NOMEM, "%s: out of memory", path);
-    const char *tensor, *name;
-    json_t *value;
-    coli_status status = COLI_OK;
-    json_object_foreach(map, tensor, value)
-    {
-        const char *file = json_string_value(value);
-        if (!file)
-            status = coli__fail(COLI_E_FORMAT, "%s: weight_map: %s: expected a file name", path,
-                                show(tensor).text);
-        else if (json_object_set_new(declared, file, json_true()) != 0)
-            status = coli__fail(COLI_E_NOMEM, "%s: out of memory", path);
-        if (status != COLI_OK) break;
-    }
+    json_t *declared = ctx; // file name -> true
+    (void)tensor;
+    if (json_object_get(declared, file)) return COLI_OK;
+    if (json_object_size(declared) == MAX_SHARD)
+        return coli__fail(COLI_E_FORMAT, "%s: declares more than %d files", map->path, MAX_SHARD);
+    if (strlen(file) > COLI_ST_MAX_NAME)
+        return coli__fail(COLI_E_FORMAT, "%s: a file name of %zu bytes, at most %d are read",
+                          map->path, strlen(file), COLI_ST_MAX_NAME);
+    return json_object_set_new(declared, file, json_true()) == 0
+               ? COLI_OK
+               : coli__fail(COLI_E_NOMEM, "%s: out of memory", map->path);
+}
 
+/* Files that the index declares but the directory lacks: an unfinished download. */
+static coli_status check_index_files(const coli__st *st, const index_map *map)
+{
+    json_t *declared = json_object();
+    if (!declared) return coli__fail(COLI_E_NOMEM, "%s: out of memory", map->path);
+    coli_status status = each_entry(map, declare_file, declared);
     size_t n_present = 0;
-    const char *missing = NULL;
+    const char *missing = NULL, *name;
+    json_t *value;
     if (status == COLI_OK) json_object_foreach(declared, name, value)
         {
             if (shard_by_name(st, name))
@@ -367,49 +464,53 @@ static coli_status check_index_files(const coli__st *st, const char *path, json_
     if (missing)
         status = coli__fail(COLI_E_NOTFOUND,
                             "%s: declares %zu files, %zu are there; the first missing one is %s",
-                            path, json_object_size(declared), n_present, show(missing).text);
+                            map->path, json_object_size(declared), n_present, show(missing).text);
     json_decref(declared);
     return status;
 }
 
-static coli_status check_index_entries(const coli__st *st, const char *path, json_t *map)
+static coli_status check_index_entry(void *ctx, const index_map *map, const char *tensor,
+                                     const char *file)
 {
-    const char *tensor;
-    json_t *value;
-    json_object_foreach(map, tensor, value)
-    {
-        const char *file = json_string_value(value);
-        const coli__st_tensor *t = coli__st_find(st, tensor);
-        const shard *s = shard_by_name(st, file);
-        if (!t)
-            return coli__fail(COLI_E_FORMAT, "%s: tensor %s: expected in %s, found in no file",
-                              path, show(tensor).text, show(file).text);
-        if (!s || t->file != s->path)
-            return coli__fail(COLI_E_FORMAT, "%s: tensor %s: expected in %s, found in %s", path,
-                              show(tensor).text, show(file).text, t->file);
-    }
+    const coli__st *st = ctx;
+    const coli__st_tensor *t = coli__st_find(st, tensor);
+    const shard *s = shard_by_name(st, file);
+    if (!t)
+        return coli__fail(COLI_E_FORMAT, "%s: tensor %s: expected in %s, found in no file",
+                          map->path, show(tensor).text, show(file).text);
+    if (!s || t->file != s->path)
+        return coli__fail(COLI_E_FORMAT, "%s: tensor %s: expected in %s, found in %s", map->path,
+                          show(tensor).text, show(file).text, t->file);
     return COLI_OK;
 }
 
-static coli_status check_index(const coli__st *st, const char *dir)
+static coli_status check_index_map(coli__st *st, const char *path, const coli__map *file)
+{
+    index_map map = {.path = path};
+    if (file->n_bytes > INDEX_MAX_BYTES)
+        return coli__fail(COLI_E_FORMAT, "%s: larger than the %d bytes that are allowed here", path,
+                          INDEX_MAX_BYTES);
+    COLI_TRY(find_weight_map(file, &map));
+    COLI_TRY(check_index_files(st, &map));
+    return each_entry(&map, check_index_entry, st);
+}
+
+static coli_status check_index(coli__st *st, const char *dir)
 {
     char *path;
     COLI_TRY(coli__path_join(dir, index_name, &path));
-    json_t *root = NULL;
     coli_status status = COLI_OK;
-    if (coli__path_exists(path))
-        status = coli__json_read(path, INDEX_MAX_BYTES, HEADER_MAX_DEPTH, &root);
-    if (root) {
-        json_t *map = json_object_get(root, "weight_map");
-        if (!json_is_object(map))
-            status = coli__fail(COLI_E_FORMAT, "%s: weight_map: expected an object", path);
-        if (status == COLI_OK) status = check_index_files(st, path, map);
-        if (status == COLI_OK) status = check_index_entries(st, path, map);
-        json_decref(root);
+    if (coli__path_exists(path)) {
+        coli__map file;
+        status = coli__map_open(path, &file);
+        if (status == COLI_OK) status = check_index_map(st, path, &file);
+        coli__map_close(&file);
     }
     coli__free(path);
     return status;
 }
+
+/* -- opening ----------------------------------------------------------------------------------- */
 
 static int by_name(const void *a, const void *b)
 {
@@ -422,8 +523,11 @@ static coli_status sort_by_name(coli__st *st)
     for (size_t i = 1; i < st->n_tensor; i++) {
         const coli__st_tensor *a = &st->tensors[i - 1], *b = &st->tensors[i];
         if (strcmp(a->name, b->name) == 0)
-            return coli__fail(COLI_E_FORMAT, "tensor %s: is both in %s and in %s",
-                              show(a->name).text, a->file, b->file);
+            return a->file == b->file
+                       ? coli__fail(COLI_E_FORMAT, "%s: tensor %s: duplicate name", a->file,
+                                    show(a->name).text)
+                       : coli__fail(COLI_E_FORMAT, "tensor %s: is both in %s and in %s",
+                                    show(a->name).text, a->file, b->file);
     }
     return COLI_OK;
 }
@@ -489,6 +593,11 @@ void coli__st_close(coli__st *st)
     coli__free(st);
 }
 
+uint64_t coli__st_memory_bytes(const coli__st *st)
+{
+    return st->cap_tensor * sizeof *st->tensors + st->name_bytes + st->n_shard * sizeof *st->shards;
+}
+
 uint32_t coli__st_count(const coli__st *st)
 {
     return (uint32_t)st->n_tensor;
@@ -506,32 +615,15 @@ const coli__st_tensor *coli__st_find(const coli__st *st, const char *name)
     return bsearch(&key, st->tensors, st->n_tensor, sizeof key, by_name);
 }
 
-/* -- elements --------------------------------------------------------------------------------- */
-
-static float float_of(uint32_t bits)
-{
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
-static float f16_to_f32(uint16_t half)
-{
-    const uint32_t sign = (uint32_t)(half & 0x8000) << 16, exponent = half >> 10 & 31;
-    const uint32_t fraction = half & 0x3ff;
-    if (exponent == 31) return float_of(sign | 0x7f800000 | fraction << 13);
-    if (exponent > 0) return float_of(sign | (exponent + 112) << 23 | fraction << 13);
-    const float small = (float)fraction * 0x1p-24f;
-    return sign ? -small : small;
-}
+/* -- elements ---------------------------------------------------------------------------------- */
 
 /* 4 bits of exponent (bias 7), 3 of fraction; no infinity, one NaN per sign. */
 static float e4m3_to_f32(uint8_t byte)
 {
     const uint32_t sign = (uint32_t)(byte & 0x80) << 24, exponent = byte >> 3 & 15;
     const uint32_t fraction = byte & 7;
-    if ((byte & 0x7f) == 0x7f) return float_of(sign | 0x7fc00000);
-    if (exponent > 0) return float_of(sign | (exponent + 120) << 23 | fraction << 20);
+    if ((byte & 0x7f) == 0x7f) return coli_from_bits(sign | 0x7fc00000);
+    if (exponent > 0) return coli_from_bits(sign | (exponent + 120) << 23 | fraction << 20);
     const float small = (float)fraction * 0x1p-9f;
     return sign ? -small : small;
 }
@@ -555,9 +647,9 @@ coli_status coli__st_to_f32(const coli__st_tensor *t, uint64_t first, uint64_t n
         if (n > 0) memcpy(out, t->data + first * sizeof *out, n * sizeof *out);
         return COLI_OK;
     case COLI_DT_F16:
-        COLI_ST_CONVERT(uint16_t, f16_to_f32(x));
+        COLI_ST_CONVERT(uint16_t, coli_f16_to_f32(x));
     case COLI_DT_BF16:
-        COLI_ST_CONVERT(uint16_t, float_of((uint32_t)x << 16));
+        COLI_ST_CONVERT(uint16_t, coli_bf16_to_f32(x));
     case COLI_DT_U8:
         COLI_ST_CONVERT(uint8_t, (float)x);
     case COLI_DT_I8:
@@ -576,7 +668,7 @@ coli_status coli__st_to_f32(const coli__st_tensor *t, uint64_t first, uint64_t n
                       t->file, show(t->name).text, show(t->dtype_name).text);
 }
 
-/* -- writing ---------------------------------------------------------------------------------- */
+/* -- writing ----------------------------------------------------------------------------------- */
 
 static coli_status out_bytes(const coli__st_out *t, const char **dtype, uint64_t *n_bytes)
 {

@@ -20,7 +20,9 @@ typedef enum coli__dtype {
     COLI_DT_OTHER /* recognised as a tensor, refused when used */
 } coli__dtype;
 
-enum { COLI_ST_MAX_RANK = 8 };
+/* The list of tensors is held in memory, so it is bounded: 262,144 tensors (the largest published
+ * models have half of that) take 105 MB if all names are as long as they may be. */
+enum { COLI_ST_MAX_RANK = 8, COLI_ST_MAX_TENSOR = 1 << 18, COLI_ST_MAX_NAME = 255 };
 
 typedef struct coli__st_tensor {
     const char *name; // owned by the reader
@@ -36,12 +38,13 @@ typedef struct coli__st_tensor {
 typedef struct coli__st coli__st;
 
 /* path is a .safetensors file or a directory that holds some (an index file, where present, is
- * checked against them).  Mapped, not read. */
+ * checked against them).  Mapped, not read.  E_LIMIT for more than COLI_ST_MAX_TENSOR. */
 coli_status coli__st_open(const char *path, coli__st **out);
 /* One file that is in memory, borrowed until close; `name` stands for its path in messages. */
 coli_status coli__st_open_bytes(const char *name, const void *bytes, uint64_t n_bytes,
                                 coli__st **out);
 void coli__st_close(coli__st *st);
+uint64_t coli__st_memory_bytes(const coli__st *st); // that the list takes, besides the mappings
 uint32_t coli__st_count(const coli__st *st);
 const coli__st_tensor *coli__st_at(const coli__st *st, uint32_t i);         // sorted by name
 const coli__st_tensor *coli__st_find(const coli__st *st, const char *name); // NULL when absent

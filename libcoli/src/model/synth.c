@@ -30,6 +30,7 @@
 #include <string.h>
 
 #include "../../include/coli/exact.h"
+#include "../base/threads.h"
 #include "../math/kernels_impl.h"
 #include "container_format.h"
 
@@ -269,7 +270,7 @@ typedef struct synth {
     const coli__synth_args *args;
     geometry geometry;
     const char *out_dir; // OUT.partial
-    const coli__engine *engine;
+    const char *engine;  // the family's name
     coli__model_spec spec;
     coli__ct_writer *writer;
     coli__pool *pool;
@@ -507,7 +508,7 @@ static coli_status write_model(synth *y)
 {
     char *path;
     COLI_TRY(coli__path_join(y->out_dir, "model.coli", &path));
-    coli_status status = coli__ct_writer_open(path, y->engine->name, &y->spec, &y->writer);
+    coli_status status = coli__ct_writer_open(path, y->engine, &y->spec, &y->writer);
     coli__free(path);
     for (uint32_t i = 0; i < y->spec.n_tensor && status == COLI_OK; i++)
         status = write_tensor(y, i);
@@ -557,15 +558,14 @@ static coli_status describe(synth *y, const coli__buf *config)
 {
     json_t *root;
     COLI_TRY(coli__json_parse("config.json", config->data, config->n_bytes, 8, &root));
-    coli_status status = coli__engine_for(root, &y->engine);
-    if (status == COLI_OK) status = y->engine->describe(root, &y->spec);
+    const coli_status status = y->args->describe(root, &y->engine, &y->spec);
     json_decref(root);
     return status;
 }
 
 static coli_status check_args(const coli__synth_args *a)
 {
-    if (!a->out || !a->out[0] || !a->like)
+    if (!a->out || !a->out[0] || !a->like || !a->describe)
         return coli__fail(COLI_E_INVALID, "synth: an output directory and a geometry are needed");
     if (!coli__wfmt_valid(a->experts) || !coli__wfmt_valid(a->trunk))
         return coli__fail(COLI_E_INVALID, "synth: not a weight format");

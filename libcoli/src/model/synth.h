@@ -6,7 +6,8 @@
 #include "container.h"
 
 typedef struct coli__synth_args {
-    const char *out;  // must not exist
+    const char *out; // must not exist
+    coli__describe_fn describe;
     const char *like; // "qwen36-35b", "hummingbird"
     uint32_t n_layer, d_model, n_expert, n_expert_used, d_ff, n_vocab; // 0: those of `like`
     coli__wfmt experts, trunk;

@@ -24,6 +24,7 @@
 #include <string.h>
 
 #include "../../include/coli/exact.h"
+#include "phase.h"
 #include "route.h"
 
 enum {
@@ -41,11 +42,11 @@ typedef struct run {
 struct coli__moe {
     /* immutable after create */
     const coli__kernels *k;
-    uint32_t n_expert, n_used, d_model, d_ff, d_ff_shared, max_tok, n_worker;
+    uint32_t n_expert, n_used, d_model, d_ff, d_ff_shared, max_tok;
 
     /* per row, written by coli__moe_route */
     coli__acts x;          // (max_tok, d_model)
-    float *logits;         // (max_tok, n_expert rounded up to panels)
+    float *logits;         // (max_tok, n_expert)
     int32_t *ids;          // (max_tok, n_used)
     float *w;              // (max_tok, n_used)
     float *shared_w;       // (max_tok)
@@ -94,7 +95,6 @@ coli_status coli__moe_create(const coli__moe_layer *layers, uint32_t n_layer,
     m->d_ff = e->d_ff;
     m->d_ff_shared = layers[0].shared_gate.n_out;
     m->max_tok = max_tok;
-    m->n_worker = n_worker;
 
     uint32_t inner, shared;
     const uint32_t x = forms_of_layers(layers, n_layer, &inner, &shared);
@@ -191,11 +191,10 @@ void coli__moe_route(coli__moe *m, const coli__moe_layer *layer, uint32_t t)
     const bool routed =
         coli__route_softmax_topk(m->k, logits, m->n_expert, m->n_used, m->ids + at, m->w + at);
     const bool quantised = coli__acts_quantise(&m->x, m->k, t, 0, m->d_model, x);
-    if (!routed || !quantised) coli__moe_reject(m, t);
+    if (!routed || !quantised || !coli__is_finite(shared)) coli__moe_reject(m, t);
 }
 
-/* -- bucket -------------------------------------------------------------------------------------
- */
+/* -- bucket ------------------------------------------------------------------------------------ */
 
 static void bucket(coli__moe *m, uint32_t n_tok)
 {
@@ -219,8 +218,7 @@ static void bucket(coli__moe *m, uint32_t n_tok)
     m->runs[m->n_run++] = (run){m->n_expert, 0, n_tok};
 }
 
-/* -- inner and outer ----------------------------------------------------------------------------
- */
+/* -- inner and outer --------------------------------------------------------------------------- */
 
 typedef struct job {
     coli__moe *m;

@@ -10,6 +10,7 @@
 #ifndef COLI_MOE_MOE_H
 #define COLI_MOE_MOE_H
 
+#include "../base/threads.h"
 #include "../math/acts.h"
 #include "../model/container.h"
 

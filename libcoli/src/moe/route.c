@@ -6,10 +6,12 @@
 
 #include <float.h>
 
+#include "../../include/coli/exact.h"
+
 /* Not finite counts as the smallest number there is; *finite remembers that there was one. */
 static float tamed(float x, bool *finite)
 {
-    if (x >= -FLT_MAX && x <= FLT_MAX) return x;
+    if (coli__is_finite(x)) return x;
     *finite = false;
     return -FLT_MAX;
 }
@@ -31,6 +33,7 @@ bool coli__route_softmax_topk(const coli__kernels *k, const float *logits, uint3
         ids[at] = (int32_t)e;
     }
     const float sum = k->softmax_sum(w, n_used);
-    for (uint32_t i = 0; i < n_used; i++) w[i] = w[i] / sum;
+    const float inverse = coli_recip(sum);
+    for (uint32_t i = 0; i < n_used; i++) w[i] = w[i] * inverse;
     return finite;
 }

@@ -29,9 +29,9 @@ static inline coli_status coli__opts_copy(const char *what, void *out, size_t ou
     return COLI_OK;
 }
 
-/* Fill a struct of the caller's, whose struct_size says how much of `full` it can take. */
-static inline coli_status coli__struct_fill(const char *what, void *out, const void *full,
-                                            size_t full_bytes)
+/* Zero a struct of the caller's, whose struct_size says how large it is to him.  First thing in a
+ * call, so that it is safe to read whatever happens then. */
+static inline coli_status coli__struct_clear(const char *what, void *out)
 {
     uint32_t size;
     memcpy(&size, out, sizeof size);
@@ -39,9 +39,16 @@ static inline coli_status coli__struct_fill(const char *what, void *out, const v
         return coli__fail(COLI_E_INVALID, "%s: struct_size is %u; set it to sizeof the struct",
                           what, size);
     memset((char *)out + sizeof size, 0, size - sizeof size);
+    return COLI_OK;
+}
+
+/* Fill such a struct with as much of `full` as the caller knows of. */
+static inline void coli__struct_fill(void *out, const void *full, size_t full_bytes)
+{
+    uint32_t size;
+    memcpy(&size, out, sizeof size);
     const size_t n = size < full_bytes ? size : full_bytes;
     memcpy((char *)out + sizeof size, (const char *)full + sizeof size, n - sizeof size);
-    return COLI_OK;
 }
 
 #endif

@@ -8,12 +8,11 @@
  *     the beginning           otherwise
  *
  * Why snapshots.  The template drops the think block of earlier turns, so the next prompt leaves
- * the session's tokens right after "<|im_start|>assistant\n", and recurrent state cannot be cut
- * back:
+ * the session's tokens right after "<|im_start|>assistant\n", and recurrent state cannot be cut back:
  *
- *     held    ... user Hi <|im_end|> <|im_start|> assistant \n | <think> ... </think> Hello
- * <|im_end|> next    ... user Hi <|im_end|> <|im_start|> assistant \n | Hello <|im_end|> \n
- * <|im_start|> user ... ^ render.stable_bytes: snapshot here
+ *     held    ... Hi <|im_end|> <|im_start|> assistant \n | <think> ... </think> Hello
+ *     next    ... Hi <|im_end|> <|im_start|> assistant \n | Hello <|im_end|> \n <|im_start|> user ...
+ *                                                         ^ render.stable_bytes: snapshot here
  *
  * One snapshot is taken per turn, at that point; the latest MAX_SNAPSHOT are kept.  They are worth
  * their memory only while the conversation goes on, so they live here and not in the session. */
@@ -28,7 +27,7 @@ enum { MAX_SNAPSHOT = 4 };
 
 struct coli_chat {
     coli_session *s;
-    char *system; // NULL: none
+    size_t n_system; // messages that a reset keeps: the system message, if there is one
     bool no_think, preserve_thinking;
     json_t *messages;
     coli_snapshot *snapshots[MAX_SNAPSHOT]; // by position, none twice
@@ -36,8 +35,7 @@ struct coli_chat {
     int32_t *made; // (n_ctx) ids of the present answer
 };
 
-/* -- messages ------------------------------------------------------------------------------------
- */
+/* -- messages ---------------------------------------------------------------------------------- */
 
 static coli_status no_json_memory(void)
 {
@@ -58,13 +56,13 @@ static coli_status add_message(coli_chat *c, const char *role, const char *conte
     return COLI_OK;
 }
 
-static void drop_last_message(coli_chat *c)
+static void keep_messages(coli_chat *c, size_t n)
 {
-    json_array_remove(c->messages, json_array_size(c->messages) - 1);
+    while (json_array_size(c->messages) > n)
+        json_array_remove(c->messages, json_array_size(c->messages) - 1);
 }
 
-/* -- snapshots -----------------------------------------------------------------------------------
- */
+/* -- snapshots --------------------------------------------------------------------------------- */
 
 static void drop_snapshot(coli_chat *c, uint32_t i)
 {
@@ -99,8 +97,7 @@ static void go_back(coli_chat *c, const int32_t *ids, size_t n_ids)
     if (!stay) coli_session_reset(s);
 }
 
-/* -- a turn --------------------------------------------------------------------------------------
- */
+/* -- a turn ------------------------------------------------------------------------------------ */
 
 typedef struct prompt {
     int32_t *ids;
@@ -109,7 +106,7 @@ typedef struct prompt {
 
 static coli_status encode_prompt(const coli_chat *c, const coli__render *r, prompt *p)
 {
-    const coli__tok *tok = c->s->m->tok;
+    const coli__tok *tok = c->s->m->beside.tok;
     COLI_TRY(coli__tok_encode(tok, r->text.data, r->text.n_bytes, r->plain, r->n_plain, &p->ids,
                               &p->n_ids));
     size_t n_plain = 0;
@@ -163,14 +160,14 @@ static coli_status add_answer(coli_chat *c, uint32_t n_made)
 {
     const coli_model *m = c->s->m;
     uint32_t begin = 0;
-    if (!c->no_think && m->think_close_id >= 0) {
-        while (begin < n_made && c->made[begin] != m->think_close_id) begin++;
+    if (!c->no_think && m->beside.think_close_id >= 0) {
+        while (begin < n_made && c->made[begin] != m->beside.think_close_id) begin++;
     }
     coli__buf reasoning = {0}, content = {0};
-    coli_status status = coli__tok_decode(m->tok, c->made, begin, true, &reasoning);
+    coli_status status = coli__tok_decode(m->beside.tok, c->made, begin, true, &reasoning);
     if (status == COLI_OK && begin < n_made && !c->no_think) begin++; // the tag itself
     if (status == COLI_OK)
-        status = coli__tok_decode(m->tok, c->made + begin, n_made - begin, true, &content);
+        status = coli__tok_decode(m->beside.tok, c->made + begin, n_made - begin, true, &content);
     if (status == COLI_OK)
         status = add_message(c, "assistant", content.data ? content.data : "", content.n_bytes,
                              &reasoning);
@@ -179,50 +176,56 @@ static coli_status add_answer(coli_chat *c, uint32_t n_made)
     return status;
 }
 
-static coli_status turn(coli_chat *c, const coli_generate_opts *o, coli_piece_fn on_piece,
-                        void *user, uint64_t start_ns, coli_result *r)
+/* One turn after the user's message was added. */
+static coli_status turn(coli_chat *c, const coli_generate_opts *o, const coli_sampling *sampling,
+                        coli_piece_fn on_piece, void *user, uint64_t start_ns, coli_result *r)
 {
     prompt p;
     coli_status status = make_prompt(c, &p);
     if (status == COLI_OK) status = prefill(c, &p, r);
-    if (status == COLI_E_CANCELLED) r->stop = COLI_STOP_CANCELLED;
-    r->prefill_s = (double)(coli__clock_ns() - start_ns) * 1e-9;
-    if (status == COLI_OK) status = coli__generate(c->s, o, on_piece, user, start_ns, c->made, r);
-    if (status == COLI_OK && r->n_generated > 0)
-        status = add_answer(c, r->n_generated);
-    else
-        drop_last_message(c); // nothing was answered: as if it had not been said
     coli__free(p.ids);
-    return status == COLI_E_CANCELLED ? COLI_OK : status;
+    r->prefill_s = (double)(coli__clock_ns() - start_ns) * 1e-9;
+    if (status == COLI_E_CANCELLED) {
+        r->stop = COLI_STOP_CANCELLED;
+        return COLI_OK;
+    }
+    COLI_TRY(status);
+    COLI_TRY(coli__generate(c->s, o, sampling, on_piece, user, start_ns, c->made, r));
+    return r->n_generated > 0 ? add_answer(c, r->n_generated) : COLI_OK;
 }
 
 coli_status coli_chat_say(coli_chat *c, const char *text, const coli_generate_opts *opts,
                           coli_piece_fn on_piece, void *user, coli_result *result)
 {
     const uint64_t start_ns = coli__clock_ns();
-    coli_result r = {0};
+    if (result) COLI_TRY(coli__struct_clear("coli_result", result));
     if (!c || !text) return coli__fail(COLI_E_INVALID, "coli_chat_say: an argument is NULL");
     coli_generate_opts o;
+    coli_sampling sampling;
     COLI_TRY(coli__opts_copy("coli_generate_opts", &o, sizeof o, opts));
+    COLI_TRY(coli__sampling_take(c->s, o.sampling, &sampling)); // before a long prefill
     const size_t n_bytes = strlen(text), good = coli__utf8_check(text, n_bytes);
     if (good < n_bytes)
         return coli__fail(COLI_E_INVALID, "the message is not UTF-8 at byte %zu", good);
     atomic_store(&c->s->cancel, false);
+
+    coli_result r = {0};
+    const size_t n_before = json_array_size(c->messages);
     coli_status status = add_message(c, "user", text, n_bytes, NULL);
-    if (status == COLI_OK) status = turn(c, &o, on_piece, user, start_ns, &r);
-    if (result) COLI_TRY(coli__struct_fill("coli_result", result, &r, sizeof r));
+    if (status == COLI_OK) status = turn(c, &o, &sampling, on_piece, user, start_ns, &r);
+    if (json_array_size(c->messages) < n_before + 2) keep_messages(c, n_before); // no answer
+    if (result) coli__struct_fill(result, &r, sizeof r);
     return status;
 }
 
-/* -- life ----------------------------------------------------------------------------------------
- */
+/* -- life -------------------------------------------------------------------------------------- */
 
-coli_status coli_chat_reset(coli_chat *c)
+void coli_chat_reset(coli_chat *c)
 {
+    if (!c) return;
     while (c->n_snapshot) drop_snapshot(c, c->n_snapshot - 1);
     coli_session_reset(c->s);
-    json_array_clear(c->messages);
-    return c->system ? add_message(c, "system", c->system, strlen(c->system), NULL) : COLI_OK;
+    keep_messages(c, c->n_system);
 }
 
 coli_status coli_chat_create(coli_session *session, const coli_chat_opts *opts, coli_chat **out)
@@ -230,7 +233,7 @@ coli_status coli_chat_create(coli_session *session, const coli_chat_opts *opts, 
     if (!out) return coli__fail(COLI_E_INVALID, "coli_chat_create: out is NULL");
     *out = NULL;
     if (!session) return coli__fail(COLI_E_INVALID, "coli_chat_create: session is NULL");
-    if (!session->m->tok)
+    if (!session->m->beside.tok)
         return coli__fail(COLI_E_UNSUPPORTED, "%s has no tokenizer.json: it cannot chat",
                           coli__container_dir(session->m->container));
     coli_chat_opts o;
@@ -245,13 +248,16 @@ coli_status coli_chat_create(coli_session *session, const coli_chat_opts *opts, 
     c->preserve_thinking = o.preserve_thinking;
     c->messages = json_array();
     c->made = coli__calloc(session->n_ctx, sizeof *c->made);
-    if (o.system) c->system = coli__strndup(o.system, strlen(o.system));
-    coli_status status = COLI_E_NOMEM;
-    if (c->messages && c->made && (c->system || !o.system)) status = coli_chat_reset(c);
+    coli_status status = c->messages && c->made ? COLI_OK : no_json_memory();
+    if (status == COLI_OK && o.system) {
+        status = add_message(c, "system", o.system, strlen(o.system), NULL);
+        c->n_system = 1;
+    }
     if (status != COLI_OK) {
         coli_chat_destroy(c);
         return status;
     }
+    coli_chat_reset(c);
     *out = c;
     return COLI_OK;
 }
@@ -262,14 +268,13 @@ void coli_chat_destroy(coli_chat *c)
     while (c->n_snapshot) drop_snapshot(c, c->n_snapshot - 1);
     json_decref(c->messages);
     coli__free(c->made);
-    coli__free(c->system);
     coli__free(c);
 }
 
 coli_status coli_chat_messages(const coli_chat *c, coli_text *out)
 {
+    if (out) *out = (coli_text){0};
     if (!c || !out) return coli__fail(COLI_E_INVALID, "coli_chat_messages: an argument is NULL");
-    *out = (coli_text){0};
     char *text = json_dumps(c->messages, JSON_COMPACT);
     if (!text) return no_json_memory();
     out->n_bytes = strlen(text);

@@ -14,36 +14,21 @@
 #include "api.h"
 #include "session.h"
 
-/* -- sampling ------------------------------------------------------------------------------------
- */
+/* -- sampling ---------------------------------------------------------------------------------- */
 
 void coli_session_seed(coli_session *s, uint64_t seed)
 {
+    if (!s) return;
     coli__rng_seed(&s->rng, seed);
+    memset(s->made, 0, s->m->shape.n_vocab * sizeof *s->made);
 }
 
-static coli_status check_sampling(const coli_sampling *p)
+coli_status coli__sampling_take(const coli_session *s, const coli_sampling *given,
+                                coli_sampling *out)
 {
-    const bool good = p->temperature >= 0 && p->temperature <= 100 && p->top_p > 0 &&
-                      p->top_p <= 1 && p->min_p >= 0 && p->min_p <= 1 &&
-                      p->repetition_penalty > 0 && p->repetition_penalty <= 100 &&
-                      p->presence_penalty >= -100 && p->presence_penalty <= 100;
-    if (good) return COLI_OK;
-    return coli__fail(
-        COLI_E_INVALID,
-        "sampling: expected temperature 0..100, top_p above 0 to 1, min_p 0..1, "
-        "repetition_penalty above 0 to 100, presence_penalty -100..100; found %g, %g, %g, %g, %g",
-        (double)p->temperature, (double)p->top_p, (double)p->min_p, (double)p->repetition_penalty,
-        (double)p->presence_penalty);
-}
-
-/* The caller's sampling, or the model's. */
-static coli_status take_sampling(const coli_session *s, const coli_sampling *given,
-                                 coli_sampling *out)
-{
-    *out = s->m->sampling;
+    *out = s->m->beside.sampling;
     if (given) COLI_TRY(coli__opts_copy("coli_sampling", out, sizeof *out, given));
-    return check_sampling(out);
+    return coli__sampling_check(out);
 }
 
 /* With the clock on, sampling holds the model's lock: worker 0 is whoever has it. */
@@ -51,8 +36,9 @@ static int32_t sample(coli_session *s, const coli_sampling *p)
 {
     coli_model *m = s->m;
     const coli__sample_args args = {.logits = s->logits,
-                                    .n_token = m->tok ? coli__tok_n_id(m->tok)
-                                                      : m->shape.n_vocab, // beyond: padding rows
+                                    .n_token = m->beside.tok
+                                                   ? coli__tok_n_id(m->beside.tok)
+                                                   : m->shape.n_vocab, // beyond: padding rows
                                     .seen = s->seen,
                                     .made = s->made,
                                     .sampling = p,
@@ -81,16 +67,16 @@ static coli_status need_logits(const coli_session *s)
 
 coli_status coli_session_sample(coli_session *s, const coli_sampling *sampling, int32_t *id)
 {
+    if (id) *id = 0;
     if (!s || !id) return coli__fail(COLI_E_INVALID, "coli_session_sample: an argument is NULL");
     coli_sampling p;
-    COLI_TRY(take_sampling(s, sampling, &p));
+    COLI_TRY(coli__sampling_take(s, sampling, &p));
     COLI_TRY(need_logits(s));
     *id = sample(s, &p);
     return COLI_OK;
 }
 
-/* -- showing -------------------------------------------------------------------------------------
- */
+/* -- showing ----------------------------------------------------------------------------------- */
 
 typedef struct show {
     coli_session *s;
@@ -103,10 +89,10 @@ typedef struct show {
 static bool think_is_open(const coli_session *s)
 {
     const coli_model *m = s->m;
-    if (m->think_open_id < 0) return false;
+    if (m->beside.think_open_id < 0) return false;
     for (uint32_t i = s->pos; i-- > 0;) {
-        if (s->ids[i] == m->think_open_id) return true;
-        if (s->ids[i] == m->think_close_id) return false;
+        if (s->ids[i] == m->beside.think_open_id) return true;
+        if (s->ids[i] == m->beside.think_close_id) return false;
     }
     return false;
 }
@@ -132,12 +118,12 @@ static coli_status show_token(show *w, int32_t id, bool *go_on)
     coli__buf *b = &w->s->piece;
     b->n_bytes = 0;
     b->data[0] = 0;
-    const bool open = id == m->think_open_id, close = id == m->think_close_id;
+    const bool open = id == m->beside.think_open_id, close = id == m->beside.think_close_id;
     if (open || close) { // what was unfinished before the tag stays on its side
         COLI_TRY(coli__utf8_flush(&w->stream, b));
-    } else if (m->tok && !coli__tok_is_special(m->tok, id)) {
+    } else if (m->beside.tok && !coli__tok_is_special(m->beside.tok, id)) {
         size_t n;
-        const char *bytes = coli__tok_bytes(m->tok, id, &n);
+        const char *bytes = coli__tok_bytes(m->beside.tok, id, &n);
         if (bytes) COLI_TRY(coli__utf8_push(&w->stream, bytes, n, b));
     }
     *go_on = emit(w, id);
@@ -158,8 +144,7 @@ static coli_status show_end(show *w)
     return COLI_OK;
 }
 
-/* -- generating ----------------------------------------------------------------------------------
- */
+/* -- generating -------------------------------------------------------------------------------- */
 
 /* Make tokens until there is a reason to stop, which goes to r->stop. */
 static coli_status make_tokens(coli_session *s, const coli_generate_opts *o, const coli_sampling *p,
@@ -203,17 +188,15 @@ static coli_status make_tokens(coli_session *s, const coli_generate_opts *o, con
     return COLI_OK;
 }
 
-coli_status coli__generate(coli_session *s, const coli_generate_opts *o, coli_piece_fn on_piece,
-                           void *user, uint64_t start_ns, int32_t *out_ids, coli_result *r)
+coli_status coli__generate(coli_session *s, const coli_generate_opts *o, const coli_sampling *p,
+                           coli_piece_fn on_piece, void *user, uint64_t start_ns, int32_t *out_ids,
+                           coli_result *r)
 {
-    coli_sampling p;
-    COLI_TRY(take_sampling(s, o->sampling, &p));
     COLI_TRY(need_logits(s));
-    coli_session_seed(s, p.seed);
-    memset(s->made, 0, s->m->shape.n_vocab * sizeof *s->made);
+    coli_session_seed(s, p->seed);
     show w = {.s = s, .fn = on_piece, .user = user, .thinking = think_is_open(s)};
     w.skip_breaks = w.thinking;
-    COLI_TRY(make_tokens(s, o, &p, &w, start_ns, out_ids, r));
+    COLI_TRY(make_tokens(s, o, p, &w, start_ns, out_ids, r));
     return show_end(&w);
 }
 
@@ -221,12 +204,15 @@ coli_status coli_generate(coli_session *s, const coli_generate_opts *opts, coli_
                           void *user, coli_result *result)
 {
     const uint64_t start_ns = coli__clock_ns();
+    if (result) COLI_TRY(coli__struct_clear("coli_result", result));
     if (!s) return coli__fail(COLI_E_INVALID, "coli_generate: session is NULL");
     coli_generate_opts o;
+    coli_sampling p;
     COLI_TRY(coli__opts_copy("coli_generate_opts", &o, sizeof o, opts));
+    COLI_TRY(coli__sampling_take(s, o.sampling, &p));
     atomic_store(&s->cancel, false);
     coli_result r = {.n_prompt = s->pos};
-    const coli_status status = coli__generate(s, &o, on_piece, user, start_ns, NULL, &r);
-    if (result) COLI_TRY(coli__struct_fill("coli_result", result, &r, sizeof r));
+    const coli_status status = coli__generate(s, &o, &p, on_piece, user, start_ns, NULL, &r);
+    if (result) coli__struct_fill(result, &r, sizeof r);
     return status;
 }

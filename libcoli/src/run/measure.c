@@ -32,6 +32,7 @@ coli_status coli_clock_start(coli_model *m)
 coli_status coli_clock_stop(coli_model *m, coli_phases *out)
 {
     if (!m || !out) return coli__fail(COLI_E_INVALID, "coli_clock_stop: an argument is NULL");
+    COLI_TRY(coli__struct_clear("coli_phases", out));
     uint64_t ns[COLI_MAX_PHASE], wall_ns[COLI_MAX_PHASE], all = 0;
     pthread_mutex_lock(&m->mu);
     coli__pool_clock_stop(m->pool, ns, wall_ns);
@@ -60,7 +61,8 @@ coli_status coli_clock_stop(coli_model *m, coli_phases *out)
                                                wall_ns[COLI_PHASE_SHARED] +
                                                wall_ns[COLI_PHASE_PROJECTIONS],
                               .head_wall_ns = wall_ns[COLI_PHASE_HEAD]};
-    return coli__struct_fill("coli_phases", out, &full, sizeof full);
+    coli__struct_fill(out, &full, sizeof full);
+    return COLI_OK;
 }
 
 /* -- the machine ------------------------------------------------------------------------------- */
@@ -243,13 +245,15 @@ coli_status coli_machine_get_info(const coli_machine *c, coli_machine_info *info
 {
     if (!c || !info)
         return coli__fail(COLI_E_INVALID, "coli_machine_get_info: an argument is NULL");
+    COLI_TRY(coli__struct_clear("coli_machine_info", info));
     const coli_machine_info full = {.n_threads = coli__pool_n_worker(c->m->pool),
                                     .buffer_bytes = c->buffer_bytes,
                                     .wanted_bytes = c->wanted_bytes,
                                     .cache_bytes = c->cache_bytes,
                                     .peak_method =
                                         c->peak ? c->peak->method : "matmul kernel in cache"};
-    return coli__struct_fill("coli_machine_info", info, &full, sizeof full);
+    coli__struct_fill(info, &full, sizeof full);
+    return COLI_OK;
 }
 
 coli_status coli_machine_stream(coli_machine *c, double *gb_s)

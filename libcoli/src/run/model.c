@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "../../include/coli/exact.h"
 #include "api.h"
 
 const char *coli_version(void)
@@ -11,105 +12,15 @@ const char *coli_version(void)
     return COLI_VERSION;
 }
 
-/* -- generation_config.json ----------------------------------------------------------------------
- */
+/* -- open -------------------------------------------------------------------------------------- */
 
-static coli_status read_stop_ids(coli_model *m, const char *what, const json_t *config)
-{
-    const json_t *eos = json_object_get(config, "eos_token_id");
-    if (!eos || json_is_null(eos)) return COLI_OK;
-    const size_t n = json_is_array(eos) ? json_array_size(eos) : 1;
-    const size_t most = sizeof m->stop_ids / sizeof m->stop_ids[0];
-    if (n > most)
-        return coli__fail(COLI_E_FORMAT, "%s: eos_token_id: at most %zu ids, found %zu", what, most,
-                          n);
-    for (size_t i = 0; i < n; i++) {
-        const json_t *id = json_is_array(eos) ? json_array_get(eos, i) : eos;
-        const json_int_t value = json_integer_value(id);
-        if (!json_is_integer(id) || value < 0 || value >= m->shape.n_vocab)
-            return coli__fail(COLI_E_FORMAT, "%s: eos_token_id: expected ids below %u", what,
-                              m->shape.n_vocab);
-        m->stop_ids[m->n_stop_id++] = (int32_t)value;
-    }
-    return COLI_OK;
-}
-
-static coli_status read_number(const char *what, const json_t *config, const char *key, double min,
-                               double max, float *inout)
-{
-    double value;
-    COLI_TRY(coli__json_number_or(what, config, key, min, max, (double)*inout, &value));
-    *inout = (float)value;
-    return COLI_OK;
-}
-
-static coli_status read_sampling(coli_model *m, const char *what, const json_t *config)
-{
-    coli_sampling *s = &m->sampling;
-    bool sample;
-    COLI_TRY(coli__json_bool_or(what, config, "do_sample", true, &sample));
-    COLI_TRY(coli__json_u32_or(what, config, "top_k", 0, 1u << 24, s->top_k, &s->top_k));
-    COLI_TRY(read_number(what, config, "temperature", 0, 100, &s->temperature));
-    COLI_TRY(read_number(what, config, "top_p", 0, 1, &s->top_p));
-    COLI_TRY(read_number(what, config, "min_p", 0, 1, &s->min_p));
-    COLI_TRY(read_number(what, config, "repetition_penalty", 0.01, 100, &s->repetition_penalty));
-    COLI_TRY(read_number(what, config, "presence_penalty", -100, 100, &s->presence_penalty));
-    if (!sample) s->temperature = 0;
-    return COLI_OK;
-}
-
-static const coli_sampling neutral = {
-    .struct_size = sizeof(coli_sampling), .temperature = 1, .top_p = 1, .repetition_penalty = 1};
-
-static coli_status read_defaults(coli_model *m)
-{
-    m->sampling = neutral;
-    char *path;
-    json_t *config;
-    COLI_TRY(coli__path_join(coli__container_dir(m->container), "generation_config.json", &path));
-    coli_status status = coli__json_read(path, 1 << 20, 16, &config);
-    if (status == COLI_OK) {
-        status = read_stop_ids(m, path, config);
-        if (status == COLI_OK) status = read_sampling(m, path, config);
-        json_decref(config);
-    } else if (status == COLI_E_NOTFOUND) { // optional: then the model's own config names the end
-        status = read_stop_ids(m, "config.json", coli__container_config(m->container));
-    }
-    coli__free(path);
-    return status;
-}
-
-/* -- open ----------------------------------------------------------------------------------------
- */
-
-static coli_status open_tokenizer(coli_model *m)
-{
-    char *tokenizer = NULL, *config = NULL;
-    const char *dir = coli__container_dir(m->container);
-    coli_status status = coli__path_join(dir, "tokenizer.json", &tokenizer);
-    if (status == COLI_OK) status = coli__path_join(dir, "tokenizer_config.json", &config);
-    // a container without text (a measuring fixture) is a model too: then only ids go in and out
-    if (status == COLI_OK && coli__path_exists(tokenizer))
-        status = coli__tok_open(tokenizer, config, &m->tok);
-    coli__free(tokenizer);
-    coli__free(config);
-    if (status != COLI_OK) return status;
-
-    m->think_open_id = m->tok ? coli__tok_added_id(m->tok, "<think>") : -1;
-    m->think_close_id = m->tok ? coli__tok_added_id(m->tok, "</think>") : -1;
-    if (m->tok && coli__tok_n_id(m->tok) > m->shape.n_vocab)
-        return coli__fail(COLI_E_FORMAT, "tokenizer.json: %u ids, but the model has %u rows",
-                          coli__tok_n_id(m->tok), m->shape.n_vocab);
-    return COLI_OK;
-}
-
-static void last_component(const char *path, char *out, size_t out_bytes)
+static char *last_component(const char *path) // coli__free
 {
     size_t end = strlen(path);
     while (end > 1 && (path[end - 1] == '/' || path[end - 1] == '\\')) end--;
     size_t begin = end;
     while (begin > 0 && path[begin - 1] != '/' && path[begin - 1] != '\\') begin--;
-    snprintf(out, out_bytes, "%.*s", (int)(end - begin), path + begin);
+    return coli__strndup(path + begin, end - begin);
 }
 
 /* What a token reads of a tensor outside the experts, and computes with it. */
@@ -165,12 +76,15 @@ static coli_status describe(coli_model *m, const char *dir)
     count_experts(m);
     if (coli__container_n_expert_layer(m->container) > 0)
         coli__wfmt_name(coli__container_experts(m->container, 0)->gate.fmt, m->expert_format);
-    last_component(dir, m->name, sizeof m->name);
-    return status;
+    m->name = last_component(dir);
+    return m->name ? status : COLI_E_NOMEM;
 }
 
 static coli_status open_parts(coli_model *m, const char *dir, const coli_model_opts *o)
 {
+    if (!coli_exact_check())
+        return coli__fail(COLI_E_INTERNAL, "this build or processor does not round as coli/exact.h "
+                                           "demands: results would differ from other machines");
     COLI_TRY(coli__kernels_get(o->isa, &m->kernels));
     COLI_TRY(coli__container_open(dir, &m->container));
     m->engine = coli__engine_by_name(coli__container_engine(m->container));
@@ -182,8 +96,8 @@ static coli_status open_parts(coli_model *m, const char *dir, const coli_model_o
                              &m->weights));
     m->engine->shape(m->weights, &m->shape);
     COLI_TRY(describe(m, dir));
-    COLI_TRY(open_tokenizer(m));
-    COLI_TRY(read_defaults(m));
+    COLI_TRY(coli__companions_read(dir, coli__container_config(m->container), m->shape.n_vocab,
+                                   &m->beside));
     return coli__pool_create(o->n_threads, &m->pool);
 }
 
@@ -213,22 +127,24 @@ void coli_model_close(coli_model *m)
 {
     if (!m) return;
     coli__pool_destroy(m->pool);
-    coli__tok_close(m->tok);
+    coli__companions_finish(&m->beside);
     if (m->engine) m->engine->close(m->weights);
     coli__container_close(m->container);
+    coli__free(m->name);
     pthread_mutex_destroy(&m->mu);
     coli__free(m);
 }
 
 bool coli__model_is_stop(const coli_model *m, int32_t id)
 {
-    for (uint32_t i = 0; i < m->n_stop_id; i++)
-        if (m->stop_ids[i] == id) return true;
+    for (uint32_t i = 0; i < m->beside.n_stop_id; i++)
+        if (m->beside.stop_ids[i] == id) return true;
     return false;
 }
 
 coli_status coli_model_get_info(const coli_model *m, coli_model_info *info)
 {
+    if (info) COLI_TRY(coli__struct_clear("coli_model_info", info));
     if (!m || !info) return coli__fail(COLI_E_INVALID, "coli_model_get_info: an argument is NULL");
     const bool has_experts = coli__container_n_expert_layer(m->container) > 0;
     const coli_model_info full = {
@@ -238,7 +154,7 @@ coli_status coli_model_get_info(const coli_model *m, coli_model_info *info)
         .d_model = m->shape.d_model,
         .d_ff = m->shape.d_ff,
         .n_vocab = m->shape.n_vocab,
-        .n_token = m->tok ? coli__tok_n_id(m->tok) : m->shape.n_vocab,
+        .n_token = m->beside.tok ? coli__tok_n_id(m->beside.tok) : m->shape.n_vocab,
         .n_ctx_max = m->shape.n_ctx_max,
         .n_threads = coli__pool_n_worker(m->pool),
         .weight_bytes = coli__container_weight_bytes(m->container),
@@ -252,18 +168,22 @@ coli_status coli_model_get_info(const coli_model *m, coli_model_info *info)
         .trunk_format = m->trunk_format,
         .chat_template = coli__container_template(m->container),
         .isa = m->kernels->name,
-        .stop_ids = m->stop_ids,
-        .n_stop_ids = m->n_stop_id,
+        .stop_ids = m->beside.stop_ids,
+        .n_stop_ids = m->beside.n_stop_id,
         .token_expert_bytes = m->token_expert_bytes,
         .token_trunk_bytes = m->token_trunk_bytes,
         .token_head_bytes = m->token_head_bytes,
         .n_mac_body = m->n_mac_body,
         .n_mac_head = m->n_mac_head,
     };
-    return coli__struct_fill("coli_model_info", info, &full, sizeof full);
+    coli__struct_fill(info, &full, sizeof full);
+    return COLI_OK;
 }
 
-void coli_sampling_default(const coli_model *model, coli_sampling *out)
+coli_status coli_sampling_default(const coli_model *model, coli_sampling *out)
 {
-    *out = model ? model->sampling : neutral;
+    if (!out) return coli__fail(COLI_E_INVALID, "coli_sampling_default: out is NULL");
+    COLI_TRY(coli__struct_clear("coli_sampling", out));
+    coli__struct_fill(out, model ? &model->beside.sampling : &coli__sampling_neutral, sizeof *out);
+    return COLI_OK;
 }

@@ -5,9 +5,8 @@
  * that was taken there.  A snapshot is that copy, with the logits and the tokens up to it; it fits
  * as long as the session's first tokens are the snapshot's.
  *
- *     ids     0 . . . . . p . . . . . v            p = pos: the sequence ends here
- *             |- sequence -|- valid  -|            v = n_valid: keys and values are valid up to
- * here
+ *     ids     0 . . . . . p . . . . . v        p = pos: the sequence ends here
+ *             |- sequence -|-- valid -|        v = n_valid: keys and values are valid up to here
  *
  *     feed       writes ids[p..), p advances, v = p        (other tokens replace what stood there)
  *     restore    p = the snapshot's, v stays
@@ -25,7 +24,6 @@ struct coli_snapshot {
     int32_t *ids;    // (pos)
     float *logits;   // (n_vocab)
     void *recurrent; // the engine's snapshot_bytes
-    uint64_t recurrent_bytes;
 };
 
 enum { DEFAULT_CTX = 32768, DEFAULT_CHUNK = 512, MAX_CHUNK = 4096 };
@@ -51,8 +49,8 @@ static coli_status check_opts(const coli_model *m, const coli_session_opts *o, u
 static size_t longest_token(const coli_model *m)
 {
     size_t longest = 0, n;
-    for (uint32_t id = 0; m->tok && id < coli__tok_n_id(m->tok); id++)
-        if (coli__tok_bytes(m->tok, (int32_t)id, &n) && n > longest) longest = n;
+    for (uint32_t id = 0; m->beside.tok && id < coli__tok_n_id(m->beside.tok); id++)
+        if (coli__tok_bytes(m->beside.tok, (int32_t)id, &n) && n > longest) longest = n;
     return longest;
 }
 
@@ -121,35 +119,36 @@ void coli_session_destroy(coli_session *s)
 
 void coli_session_reset(coli_session *s)
 {
+    if (!s) return;
     s->m->engine->state_reset(s->state);
     s->pos = s->n_valid = 0;
     s->has_logits = false;
     memset(s->seen, 0, s->m->shape.n_vocab * sizeof *s->seen);
+    coli_session_seed(s, 0);
 }
 
 uint32_t coli_session_pos(const coli_session *s)
 {
-    return s->pos;
+    return s ? s->pos : 0;
 }
 uint32_t coli_session_n_ctx(const coli_session *s)
 {
-    return s->n_ctx;
+    return s ? s->n_ctx : 0;
 }
 const coli_model *coli_session_model(const coli_session *s)
 {
-    return s->m;
+    return s ? s->m : NULL;
 }
 const float *coli_session_logits(const coli_session *s)
 {
-    return s->has_logits ? s->logits : NULL;
+    return s && s->has_logits ? s->logits : NULL;
 }
 void coli_session_cancel(coli_session *s)
 {
-    atomic_store(&s->cancel, true);
+    if (s) atomic_store(&s->cancel, true);
 }
 
-/* -- feeding -------------------------------------------------------------------------------------
- */
+/* -- feeding ----------------------------------------------------------------------------------- */
 
 static coli_status check_ids(const coli_session *s, const int32_t *ids, size_t n_ids)
 {
@@ -263,8 +262,7 @@ coli_status coli_session_eval(coli_session *s, const int32_t *ids, size_t n_ids,
     return status;
 }
 
-/* -- going back ----------------------------------------------------------------------------------
- */
+/* -- going back -------------------------------------------------------------------------------- */
 
 uint32_t coli__session_common(const coli_session *s, const int32_t *ids, size_t n_ids)
 {
@@ -280,18 +278,17 @@ uint32_t coli__snapshot_pos(const coli_snapshot *snapshot)
 
 coli_status coli_session_snapshot(const coli_session *s, coli_snapshot **out)
 {
+    if (out) *out = NULL;
     if (!s || !out) return coli__fail(COLI_E_INVALID, "coli_session_snapshot: an argument is NULL");
-    *out = NULL;
     const size_t n_vocab = s->m->shape.n_vocab;
     coli_snapshot *snap = coli__calloc(1, sizeof *snap);
     if (!snap) return COLI_E_NOMEM;
     memcpy(snap->identity, coli__container_identity(s->m->container), sizeof snap->identity);
     snap->pos = s->pos;
     snap->has_logits = s->has_logits;
-    snap->recurrent_bytes = s->m->engine->snapshot_bytes(s->state);
     snap->ids = coli__calloc(s->pos, sizeof *snap->ids);
     snap->logits = coli__alloc64(n_vocab * sizeof(float));
-    snap->recurrent = coli__alloc64((size_t)snap->recurrent_bytes);
+    snap->recurrent = coli__alloc64((size_t)s->m->engine->snapshot_bytes(s->state));
     if (!snap->ids || !snap->logits || !snap->recurrent) {
         coli_snapshot_destroy(snap);
         return COLI_E_NOMEM;
@@ -309,7 +306,7 @@ coli_status coli_session_restore(coli_session *s, const coli_snapshot *snap)
     if (strcmp(snap->identity, coli__container_identity(s->m->container)) != 0)
         return coli__fail(COLI_E_INVALID, "the snapshot is another model's");
     if (coli__session_common(s, snap->ids, snap->pos) < snap->pos)
-        return coli__fail(COLI_E_INVALID, "other tokens have taken the place of the snapshot's %u",
+        return coli__fail(COLI_E_INVALID, "the session no longer holds the snapshot's %u tokens",
                           snap->pos);
     s->m->engine->snapshot_load(s->state, snap->recurrent, snap->pos);
     memcpy(s->logits, snap->logits, s->m->shape.n_vocab * sizeof(float));
@@ -317,6 +314,7 @@ coli_status coli_session_restore(coli_session *s, const coli_snapshot *snap)
     s->pos = snap->pos;
     memset(s->seen, 0, s->m->shape.n_vocab * sizeof *s->seen);
     for (uint32_t i = 0; i < s->pos; i++) s->seen[s->ids[i]]++;
+    coli_session_seed(s, 0);
     return COLI_OK;
 }
 

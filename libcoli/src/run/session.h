@@ -23,8 +23,8 @@ struct coli_session {
     /* generation */
     coli__rng rng;
     void *sample_scratch;
-    uint32_t *seen; // (n_vocab) times each id stands in ids[0..pos)
-    uint32_t *made; // (n_vocab) times each id was made by the present coli_generate
+    uint32_t *seen;  // (n_vocab) times each id stands in ids[0..pos)
+    uint32_t *made;  // (n_vocab) times each id was made by the present coli_generate
     coli__buf piece; // grown at create to the longest token, so that streaming takes no memory
 
     atomic_bool cancel; // any thread
@@ -33,14 +33,18 @@ struct coli_session {
 /* coli_session_feed without lowering the cancel flag first. */
 coli_status coli__session_feed(coli_session *s, const int32_t *ids, size_t n_ids);
 
-/* How many of these ids the session holds from the start, and the number it could continue from at
- * once: both bound what a restore may use. */
+/* How many of these ids, from the start, the session holds keys and values of. */
 uint32_t coli__session_common(const coli_session *s, const int32_t *ids, size_t n_ids);
 
 uint32_t coli__snapshot_pos(const coli_snapshot *snapshot);
 
-/* Generate; the ids made (stop token excluded) go to out_ids (n_ctx). */
-coli_status coli__generate(coli_session *s, const coli_generate_opts *o, coli_piece_fn on_piece,
-                           void *user, uint64_t start_ns, int32_t *out_ids, coli_result *r);
+/* The caller's sampling, or the model's; checked. */
+coli_status coli__sampling_take(const coli_session *s, const coli_sampling *given,
+                                coli_sampling *out);
+
+/* Generate; the ids made (stop token excluded) go to out_ids (n_ctx) unless it is NULL. */
+coli_status coli__generate(coli_session *s, const coli_generate_opts *o, const coli_sampling *p,
+                           coli_piece_fn on_piece, void *user, uint64_t start_ns, int32_t *out_ids,
+                           coli_result *r);
 
 #endif

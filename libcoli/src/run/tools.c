@@ -30,8 +30,7 @@ void coli_text_free(coli_text *text)
     *text = (coli_text){0};
 }
 
-/* -- tokenizer -----------------------------------------------------------------------------------
- */
+/* -- tokenizer --------------------------------------------------------------------------------- */
 
 coli_status coli_tokenizer_open(const char *tokenizer_json, coli_tokenizer **out)
 {
@@ -51,15 +50,15 @@ void coli_tokenizer_close(coli_tokenizer *t)
 
 const coli_tokenizer *coli_model_tokenizer(const coli_model *m)
 {
-    return m ? (const coli_tokenizer *)(const void *)m->tok : NULL;
+    return m ? (const coli_tokenizer *)(const void *)m->beside.tok : NULL;
 }
 
 coli_status coli_tokenize(const coli_tokenizer *t, const char *text, size_t n_bytes, bool plain,
                           int32_t *ids, size_t cap, size_t *n_ids)
 {
+    if (n_ids) *n_ids = 0;
     if (!t || (!text && n_bytes) || !n_ids || (!ids && cap))
         return coli__fail(COLI_E_INVALID, "coli_tokenize: an argument is NULL");
-    *n_ids = 0;
     const coli__span all = {0, n_bytes};
     int32_t *made = NULL;
     COLI_TRY(coli__tok_encode(tok_of(t), text, n_bytes, &all, plain ? 1 : 0, &made, n_ids));
@@ -75,9 +74,9 @@ coli_status coli_tokenize(const coli_tokenizer *t, const char *text, size_t n_by
 coli_status coli_detokenize(const coli_tokenizer *t, const int32_t *ids, size_t n_ids,
                             bool skip_special, coli_text *out)
 {
+    if (out) *out = (coli_text){0};
     if (!t || (!ids && n_ids) || !out)
         return coli__fail(COLI_E_INVALID, "coli_detokenize: an argument is NULL");
-    *out = (coli_text){0};
     coli__buf text = {0};
     coli_status status = coli__tok_decode(tok_of(t), ids, n_ids, skip_special, &text);
     if (status == COLI_OK) status = hand_over(&text, out);
@@ -85,15 +84,14 @@ coli_status coli_detokenize(const coli_tokenizer *t, const int32_t *ids, size_t 
     return status;
 }
 
-/* -- chat template -------------------------------------------------------------------------------
- */
+/* -- chat template ----------------------------------------------------------------------------- */
 
 coli_status coli_chat_render(const char *tmpl, const char *messages, size_t n_messages_bytes,
                              const char *options, size_t n_options_bytes, coli_text *out)
 {
+    if (out) *out = (coli_text){0};
     if (!tmpl || !messages || !out)
         return coli__fail(COLI_E_INVALID, "coli_chat_render: an argument is NULL");
-    *out = (coli_text){0};
     json_t *m = NULL, *o = NULL;
     coli__render r = {0};
     coli_status status = coli__chat_parse("messages", messages, n_messages_bytes, &m);
@@ -107,8 +105,37 @@ coli_status coli_chat_render(const char *tmpl, const char *messages, size_t n_me
     return status;
 }
 
-/* -- containers ----------------------------------------------------------------------------------
- */
+/* -- containers -------------------------------------------------------------------------------- */
+
+/* Whether the tokenizer and the generation settings in `dir` can be used with this model: before hours
+ * of conversion, and as a part of verifying. */
+static coli_status check_companions(const char *dir, const json_t *config)
+{
+    const char *engine;
+    coli__model_spec spec;
+    COLI_TRY(coli__engine_describe(config, &engine, &spec));
+    uint32_t n_vocab = 0;
+    for (uint32_t i = 0; i < spec.n_tensor; i++)
+        if (spec.tensors[i].role == COLI_ROLE_EMBED) n_vocab = spec.tensors[i].n_out;
+    coli__model_spec_finish(&spec);
+    coli__companions companions;
+    COLI_TRY(coli__companions_read(dir, config, n_vocab, &companions));
+    coli__companions_finish(&companions);
+    return COLI_OK;
+}
+
+static coli_status check_checkpoint(const char *src)
+{
+    char *path;
+    json_t *config;
+    COLI_TRY(coli__path_join(src, "config.json", &path));
+    coli_status status =
+        coli__json_read(path, COLI_CONFIG_MAX_BYTES, COLI_CONFIG_MAX_DEPTH, &config);
+    coli__free(path);
+    if (status == COLI_OK) status = check_companions(src, config);
+    json_decref(config);
+    return status;
+}
 
 coli_status coli_convert(const char *src, const char *out, const coli_convert_opts *opts)
 {
@@ -117,6 +144,7 @@ coli_status coli_convert(const char *src, const char *out, const coli_convert_op
     COLI_TRY(coli__opts_copy("coli_convert_opts", &o, sizeof o, opts));
     coli__convert_args args = {.src = src,
                                .out = out,
+                               .describe = coli__engine_describe,
                                .chat_template = o.chat_template,
                                .n_thread = o.n_threads,
                                .progress = o.progress,
@@ -124,10 +152,8 @@ coli_status coli_convert(const char *src, const char *out, const coli_convert_op
                                .user = o.user};
     COLI_TRY(coli__wfmt_parse(o.experts ? o.experts : "int4", &args.experts));
     COLI_TRY(coli__wfmt_parse(o.trunk ? o.trunk : "int8", &args.trunk));
-    const coli__fp fp = coli__fp_enter();
-    const coli_status status = coli__convert(&args);
-    coli__fp_leave(fp);
-    return status;
+    COLI_TRY(check_checkpoint(src));
+    return coli__convert(&args);
 }
 
 coli_status coli_synth(const char *out, const coli_synth_opts *opts)
@@ -136,6 +162,7 @@ coli_status coli_synth(const char *out, const coli_synth_opts *opts)
     coli_synth_opts o;
     COLI_TRY(coli__opts_copy("coli_synth_opts", &o, sizeof o, opts));
     coli__synth_args args = {.out = out,
+                             .describe = coli__engine_describe,
                              .like = o.like ? o.like : "qwen36-35b",
                              .n_layer = o.n_layer,
                              .d_model = o.d_model,
@@ -158,7 +185,8 @@ coli_status coli_verify(const char *dir, coli_progress_fn progress, void *user)
     if (!dir) return coli__fail(COLI_E_INVALID, "coli_verify: dir is NULL");
     coli__container *c;
     COLI_TRY(coli__container_open(dir, &c));
-    const coli_status status = coli__container_verify(c, progress, user);
+    coli_status status = check_companions(dir, coli__container_config(c));
+    if (status == COLI_OK) status = coli__container_verify(c, coli__engine_describe, progress, user);
     coli__container_close(c);
     return status;
 }
@@ -173,7 +201,9 @@ coli_status coli_write_safetensors(const char *path, const coli_tensor *tensors,
     for (uint32_t i = 0; i < n_tensor && status == COLI_OK; i++) {
         const coli_tensor *t = &tensors[i];
         const bool f32 = t->dtype && strcmp(t->dtype, "F32") == 0;
-        if (!f32 && !(t->dtype && strcmp(t->dtype, "I32") == 0))
+        if (!t->name || (!t->shape && t->rank) || !t->data)
+            status = coli__fail(COLI_E_INVALID, "%s: tensor %u: a pointer is NULL", path, i);
+        else if (!f32 && !(t->dtype && strcmp(t->dtype, "I32") == 0))
             status = coli__fail(COLI_E_UNSUPPORTED,
                                 "%s: tensor %s: dtype %s; F32 and I32 can be written", path,
                                 t->name, t->dtype ? t->dtype : "(none)");
@@ -185,7 +215,7 @@ coli_status coli_write_safetensors(const char *path, const coli_tensor *tensors,
                                 .dtype = f32 ? COLI_DT_F32 : COLI_DT_I32,
                                 .rank = t->rank,
                                 .data = t->data};
-        memcpy(all[i].shape, t->shape, t->rank * sizeof *t->shape);
+        for (uint32_t r = 0; r < t->rank; r++) all[i].shape[r] = t->shape[r];
     }
     if (status == COLI_OK) status = coli__st_write(path, all, n_tensor);
     coli__free(all);
