@@ -189,8 +189,8 @@ static coli_status measure(bench *b)
     for (uint32_t i = 0; i < r->context + n_most; i++)
         b->ids[i] = draw_id(&state, r->model.n_token);
     b->sampling.struct_size = sizeof b->sampling;
-    coli_sampling_default(b->engine.model, &b->sampling);
-    status = open_machine(b);
+    status = coli_sampling_default(b->engine.model, &b->sampling);
+    if (status == COLI_OK) status = open_machine(b);
     if (status == COLI_OK) status = warm_up(b);
     for (uint32_t i = 0; i < r->n_round && status == COLI_OK; i++) status = run_round(b, i);
     if (status == COLI_OK) summarise(b);

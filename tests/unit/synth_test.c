@@ -254,7 +254,7 @@ static void check_runs(const char *dir)
     for (int i = 0; i < 40; i++) ids[i] = (int32_t)t_below(&rng, n_vocab);
     T_OK(coli_session_eval(s, ids, 40, logits_are_sane, &n_vocab));
     coli_sampling sampling = {.struct_size = sizeof sampling};
-    coli_sampling_default(m, &sampling);
+    T_OK(coli_sampling_default(m, &sampling));
     T_EQ(sampling.top_k, 20); // as with the 35B
     T_OK(coli_session_sample(s, &sampling, &next));
     coli_session_destroy(s);
