@@ -669,7 +669,8 @@ T_TEST(a_spec_asks_for_no_fewer_and_no_more)
             "expected experts in 1 layers, found them in 2");
     spec.n_expert_layer++;
     spec.experts[1].d_ff++;
-    T_FAILS(coli__container_check_spec(c, &spec), COLI_E_FORMAT, "experts of layer 1: expected 4 of");
+    T_FAILS(coli__container_check_spec(c, &spec), COLI_E_FORMAT,
+            "experts of layer 1: expected 4 of");
     coli__model_spec_finish(&spec);
     coli__container_close(c);
 }

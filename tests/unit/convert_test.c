@@ -10,7 +10,13 @@
 
 #include "coli/coli.h"
 
-#if defined(__SANITIZE_ADDRESS__) || !defined(__GLIBC__)
+#if defined(__has_feature) // clang
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define OTHER_HEAP 1
+#endif
+#endif
+#if defined(OTHER_HEAP) || defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) ||        \
+    !defined(__GLIBC__)
 #define HEAP_IS_VISIBLE 0
 #else
 #define HEAP_IS_VISIBLE 1
@@ -662,10 +668,8 @@ T_TEST(the_hosts_float_mode_is_its_own)
     const char *src = micro_write(&m, micro_path("mode.src"));
     micro_finish(&m);
     T_OK(micro_convert(src, micro_path("mode"), "int4", "int8"));
-    const coli_convert_opts opts = {.struct_size = sizeof opts,
-                                    .n_threads = 1,
-                                    .progress = progress_mode,
-                                    .note = note_mode};
+    const coli_convert_opts opts = {
+        .struct_size = sizeof opts, .n_threads = 1, .progress = progress_mode, .note = note_mode};
     modes_seen = 0;
     T_EQ(fesetround(FE_UPWARD), 0);
     const coli_status converted = coli_convert(src, micro_path("mode-up"), &opts);

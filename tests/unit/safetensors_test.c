@@ -301,7 +301,8 @@ static json_t *member_by_member(const char *text, size_t n)
 
 T_PROP(member_by_member_is_the_same_json, 20000)
 {
-    static const char base[] = " {\"a\\\"\":{\"b\":[1,\"}\",{}]},\"\\u0063\" : \",\", \"d\":[] ,\"e\":0} ";
+    static const char base[] =
+        " {\"a\\\"\":{\"b\":[1,\"}\",{}]},\"\\u0063\" : \",\", \"d\":[] ,\"e\":0} ";
     static const char alphabet[] = "{}[]\",:\\ 0ab\n";
     char text[sizeof base];
     memcpy(text, base, sizeof base);
@@ -495,7 +496,8 @@ T_TEST(index_file)
         {"{\"weight_map\":}", COLI_E_FORMAT, "weight_map: expected an object"},
         {"{\"weight_map\":{},\"weight_map\":{}}", COLI_E_FORMAT, "duplicate weight_map"},
         {"{\"weight_map\":{} 7}", COLI_E_FORMAT, "expected the end, found 0x37"},
-        {"{\"metadata\":{\"total_size\":1}, \"weight_map\" : {\"a\":\"m1.safetensors\"} , \"x\":[]}",
+        {"{\"metadata\":{\"total_size\":1}, \"weight_map\" : {\"a\":\"m1.safetensors\"} , "
+         "\"x\":[]}",
          COLI_OK, ""},
         {"{\"metadata\":[1,],\"weight_map\":{}}", COLI_E_FORMAT, "member at byte 1: line 1"},
         {"{\"weight_map\":{}}7", COLI_E_FORMAT, "expected the end"},

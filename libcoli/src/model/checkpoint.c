@@ -23,7 +23,7 @@
 enum {
     FP8_TILE = 128,
     MAX_EXPERT = 1 << 18, // in all layers; the largest published models have a tenth
-    NAME_BYTES = 256, // a prefix, a spec's name, a suffix
+    NAME_BYTES = 256,     // a prefix, a spec's name, a suffix
 };
 
 static const char scale_suffix[] = "_scale_inv";
@@ -325,9 +325,8 @@ static coli_status read_config(coli__checkpoint *c, coli__describe_fn describe)
     COLI_TRY(coli__path_join(c->dir, "config.json", &path));
     coli_status status = coli__file_read(path, COLI_CONFIG_MAX_BYTES, &c->config_text);
     if (status == COLI_OK)
-        status =
-            coli__json_parse_small(path, c->config_text.data ? c->config_text.data : "",
-                                   c->config_text.n_bytes, COLI_CONFIG_MAX_DEPTH, &config);
+        status = coli__json_parse_small(path, c->config_text.data ? c->config_text.data : "",
+                                        c->config_text.n_bytes, COLI_CONFIG_MAX_DEPTH, &config);
     if (status == COLI_OK) status = check_tile(config, path);
     if (status == COLI_OK) status = check_tile(json_object_get(config, "text_config"), path);
     if (status == COLI_OK) status = describe(config, &c->engine, &c->spec);

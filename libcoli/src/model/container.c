@@ -253,7 +253,8 @@ coli_status coli__container_check_spec(const coli__container *c, const coli__mod
         const coli__ct_tensor *found;
         COLI_TRY(coli__container_find(c, s->name, s->n_out, s->n_in, &found));
     }
-    if (c->table.n_entry != spec->n_tensor) // names differ from each other, so some are not asked for
+    // names differ from each other, so a larger number means some that are not asked for
+    if (c->table.n_entry != spec->n_tensor)
         return coli__fail(COLI_E_FORMAT, "%s: expected %u tensors, found %u", c->path,
                           spec->n_tensor, c->table.n_entry);
     return check_experts(c, spec);

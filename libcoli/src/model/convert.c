@@ -41,7 +41,8 @@
 enum {
     STEP_BYTES = 8 << 20, // enough panels to keep the workers busy; larger only where one expert is
     PANELS_MAX_BYTES = 64 << 20,
-    RESERVE_BYTES = 40 << 20, // 12 for values of JSON, 8 for its text, 9 for ranges; the heap's holes
+    // 12 MB for values of JSON, 8 for its text, 9 for ranges of group maxima; the heap's holes
+    RESERVE_BYTES = 40 << 20,
     TEMPLATE_MAX_BYTES = 1 << 20,
     TOKENIZER_CONFIG_MAX_BYTES = 4 << 20,
 };
@@ -80,8 +81,8 @@ typedef struct converter {
     coli__pool *pool;
     worker *workers;
     uint32_t n_worker;
-    uint8_t *step; // (step_bytes)
-    uint64_t step_bytes, panel_bytes; // panel_bytes: of a worker's rows, and of its panel
+    uint8_t *step;                    // (step_bytes)
+    uint64_t step_bytes, panel_bytes; // the latter: of a worker's rows, and of its panel
     uint64_t done_bytes, total_bytes; // of the checkpoint
     coli__digest files[CT_N_FILE];
 } converter;
@@ -576,15 +577,15 @@ static coli_status plan_memory(converter *c)
                            coli__ct_writer_memory_bytes(&c->checkpoint.spec) + RESERVE_BYTES;
     const uint64_t all = lists + n.step_bytes + n.worker_bytes;
     if (all > COLI_CONVERT_MEMORY_BYTES)
-        return coli__fail(COLI_E_LIMIT,
-                          "converting would need %llu MiB of memory (%llu for one expert or 16 rows, "
-                          "%llu to read 16 rows, %llu for lists), at most %d are used",
-                          (unsigned long long)(all >> 20), (unsigned long long)(n.step_bytes >> 20),
-                          (unsigned long long)(n.worker_bytes >> 20),
-                          (unsigned long long)(lists >> 20), COLI_CONVERT_MEMORY_BYTES >> 20);
+        return coli__fail(
+            COLI_E_LIMIT,
+            "converting would need %llu MiB of memory (%llu for one expert or 16 rows, "
+            "%llu to read 16 rows, %llu for lists), at most %d are used",
+            (unsigned long long)(all >> 20), (unsigned long long)(n.step_bytes >> 20),
+            (unsigned long long)(n.worker_bytes >> 20), (unsigned long long)(lists >> 20),
+            COLI_CONVERT_MEMORY_BYTES >> 20);
     const uint64_t left = COLI_CONVERT_MEMORY_BYTES - lists - n.step_bytes;
-    const uint64_t n_most =
-        (left < PANELS_MAX_BYTES ? left : PANELS_MAX_BYTES) / n.worker_bytes;
+    const uint64_t n_most = (left < PANELS_MAX_BYTES ? left : PANELS_MAX_BYTES) / n.worker_bytes;
     const uint32_t n_wanted = c->args->n_thread ? c->args->n_thread : coli__n_processor();
     c->n_worker = n_wanted < n_most ? n_wanted : n_most > 1 ? (uint32_t)n_most : 1;
     c->step_bytes = n.step_bytes;
@@ -698,8 +699,8 @@ coli_status coli__convert(const coli__convert_args *args)
     if (status == COLI_OK) status = coli__buf_str(&partial, ".partial");
     c.out_dir = partial.data;
     if (status == COLI_OK)
-        status = coli__checkpoint_open(args->src, args->describe, args->note, args->user,
-                                       &c.checkpoint);
+        status =
+            coli__checkpoint_open(args->src, args->describe, args->note, args->user, &c.checkpoint);
     if (status == COLI_OK) status = write_dir(&c);
     give_memory_back(&c);
     coli__checkpoint_finish(&c.checkpoint);

@@ -106,8 +106,8 @@ static coli_status finish(coli__json_members *m, size_t end)
         return coli__fail(COLI_E_FORMAT, "%s: byte %zu: expected '}', found ']'", m->what, end);
     const size_t behind = skip_blanks(m->text, m->n_bytes, end + 1);
     if (behind == m->n_bytes) return COLI_OK;
-    return coli__fail(COLI_E_FORMAT, "%s: byte %zu: expected the end, found 0x%02x", m->what, behind,
-                      (unsigned)(unsigned char)m->text[behind]);
+    return coli__fail(COLI_E_FORMAT, "%s: byte %zu: expected the end, found 0x%02x", m->what,
+                      behind, (unsigned)(unsigned char)m->text[behind]);
 }
 
 coli_status coli__json_next_text(coli__json_members *m, const char **member, size_t *n_bytes)
@@ -221,8 +221,8 @@ coli_status coli__json_u32_or(const char *what, const json_t *object, const char
     return value ? u32_of(what, value, key, min, max, out) : COLI_OK;
 }
 
-coli_status coli__json_number_or(const char *what, const json_t *object, const char *key, double min,
-                                 double max, double fallback, double *out)
+coli_status coli__json_number_or(const char *what, const json_t *object, const char *key,
+                                 double min, double max, double fallback, double *out)
 {
     *out = fallback;
     const json_t *value = member(object, key);

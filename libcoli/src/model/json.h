@@ -62,8 +62,8 @@ coli_status coli__json_u32(const char *what, const json_t *object, const char *k
                            uint32_t max, uint32_t *out);
 coli_status coli__json_u32_or(const char *what, const json_t *object, const char *key, uint32_t min,
                               uint32_t max, uint32_t fallback, uint32_t *out);
-coli_status coli__json_number_or(const char *what, const json_t *object, const char *key, double min,
-                                 double max, double fallback, double *out);
+coli_status coli__json_number_or(const char *what, const json_t *object, const char *key,
+                                 double min, double max, double fallback, double *out);
 coli_status coli__json_bool_or(const char *what, const json_t *object, const char *key,
                                bool fallback, bool *out);
 /* The string member's bytes, borrowed from the object; *out NULL when absent. */

@@ -282,10 +282,8 @@ static coli_status read_entries(const header *h, const char *text, uint64_t n_te
 {
     const size_t first = st->n_tensor;
     bool has_metadata = false;
-    coli__json_members members = {.what = h->path,
-                                  .text = text,
-                                  .n_bytes = (size_t)n_text,
-                                  .max_depth = HEADER_MAX_DEPTH};
+    coli__json_members members = {
+        .what = h->path, .text = text, .n_bytes = (size_t)n_text, .max_depth = HEADER_MAX_DEPTH};
     for (json_t *member;;) {
         COLI_TRY(coli__json_next(&members, &member));
         if (!member) break;

@@ -36,8 +36,9 @@ typedef struct coli__model_spec {
     uint32_t n_tensor;
     coli__expert_spec *experts; // owned
     uint32_t n_expert_layer;
-    const char *const *prefixes;      // tried in order before a tensor's name; ends with NULL
-    const char *const *skip_prefixes; // checkpoint tensors that are recognised and not needed; NULL-ended
+    const char *const *prefixes; // tried in order before a tensor's name; ends with NULL
+    const char *const
+        *skip_prefixes; // checkpoint tensors that are recognised and not needed; NULL-ended
     uint64_t n_param, n_param_active; // of the tensors above
     const char *head;                 // the tensor whose products are the logits
 } coli__model_spec;

@@ -63,7 +63,7 @@ static coli_status describe(coli_model *m, const char *dir)
     COLI_TRY(m->engine->describe(coli__container_config(m->container), &spec));
     m->n_param = spec.n_param;
     m->n_param_active = spec.n_param_active;
-    coli_status status = COLI_OK;
+    coli_status status = coli__container_check_spec(m->container, &spec);
     for (uint32_t i = 0; i < spec.n_tensor && status == COLI_OK; i++) {
         const coli__tensor_spec *t = &spec.tensors[i];
         const coli__ct_tensor *found;
