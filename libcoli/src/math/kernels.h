@@ -23,7 +23,9 @@ typedef struct coli__matmul_args {
     const uint32_t *index;           // (n_row) which activation rows; NULL: 0..n_row-1
     uint32_t n_row;                  // activation rows to multiply; 0 is fine
     uint32_t panel_begin, panel_end; // panels of 16 outputs
-    float *y; // y[i*ldy + o - 16*panel_begin] for o < min(16*panel_end, n_out)
+    const uint8_t
+        *next; // a panel that will be multiplied soon after, fetched meanwhile; may be NULL
+    float *y;  // y[i*ldy + o - 16*panel_begin] for o < min(16*panel_end, n_out)
     size_t ldy;
 } coli__matmul_args;
 

@@ -266,11 +266,13 @@ static void inner_item(void *ctx, uint32_t item, uint32_t worker)
                                   .n_row = n_row,
                                   .panel_begin = first / COLI_PANEL,
                                   .panel_end = (first + n + COLI_PANEL - 1) / COLI_PANEL,
+                                  .next = coli__mat_panel(&up, first / COLI_PANEL),
                                   .y = g,
                                   .ldy = INNER};
         coli__acts_bind(&m->x, &args);
         m->k->matmul(&args);
         args.w = &up;
+        args.next = coli__mat_panel(&gate, args.panel_end); // the next item, likely this worker's
         args.y = u;
         coli__acts_bind(&m->x, &args);
         m->k->matmul(&args);
@@ -282,6 +284,15 @@ static void inner_item(void *ctx, uint32_t item, uint32_t worker)
                 coli__moe_reject(m, shared ? pair : m->pair_row[pair]);
         }
     }
+}
+
+/* Run i's panel of the down matrix. */
+static const uint8_t *next_down(const job *j, uint32_t i, uint32_t panel)
+{
+    if (i >= j->m->n_run) return NULL;
+    coli__mat gate, up, down;
+    expert_of(j, j->m->runs[i].expert, &gate, &up, &down);
+    return coli__mat_panel(&down, panel);
 }
 
 static void outer_item(void *ctx, uint32_t item, uint32_t worker)
@@ -305,6 +316,7 @@ static void outer_item(void *ctx, uint32_t item, uint32_t worker)
                                   .n_row = r.n,
                                   .panel_begin = first / COLI_PANEL,
                                   .panel_end = (first + n + COLI_PANEL - 1) / COLI_PANEL,
+                                  .next = next_down(j, i + 1, first / COLI_PANEL),
                                   .y = shared ? tile_shared : tile + (size_t)r.first * TILE,
                                   .ldy = TILE};
         coli__acts_skip(&rows, r.first);
