@@ -70,7 +70,7 @@ static const char *missing(const feature *need)
 
 typedef struct feature {
     const char *name;
-    uint64_t hwcap, hwcap2;
+    uint64_t hwcap, hwcap2; // bits of the kernel's asm/hwcap.h
 } feature;
 
 static const feature neon_needs[] = {{"dot products (asimddp)", 1u << 20, 0}, {NULL, 0, 0}};
