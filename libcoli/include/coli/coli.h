@@ -53,7 +53,8 @@ typedef struct coli_model coli_model;
 typedef struct coli_model_opts {
     uint32_t struct_size;
     uint32_t n_threads; /* compute threads, the caller's included; 0: one per usable processor */
-    const char *isa;    /* "scalar", "avx2", "avx512"; NULL: the best this processor has */
+    /* "scalar", "avx2", "avxvnni", "avx512", "neon", "i8mm"; NULL: the best this processor has */
+    const char *isa;
 } coli_model_opts;
 
 /* Open a container directory (docs/formats/container.md).  The weights are mapped, not read.
