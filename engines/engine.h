@@ -7,6 +7,7 @@
 #include "../libcoli/src/base/threads.h"
 #include "../libcoli/src/math/kernels.h"
 #include "../libcoli/src/model/spec.h"
+#include "../libcoli/src/moe/phase.h"
 
 /* -- a running model --------------------------------------------------------------------------- */
 
@@ -55,7 +56,7 @@ typedef struct coli__engine {
     void (*snapshot_save)(const void *state, void *out);
     void (*snapshot_load)(void *state, const void *in, uint32_t pos); // pos: where it was saved
     /* Feed rows.  The caller has checked n_ctx.  No allocation.  On error the state is spoilt until
-     * reset or snapshot_load. */
+     * reset or snapshot_load.  Called in the phase COLI_PHASE_OTHER. */
     coli_status (*forward)(void *state, coli__pool *pool, const coli__forward_args *args);
 } coli__engine;
 

@@ -3,6 +3,8 @@
 #
 #     scripts/deps.sh        to build, run and test
 #     scripts/deps.sh all    the same, and what contributors and continuous integration use
+#     scripts/deps.sh aarch64
+#                            to build for aarch64 on another processor and to test under an emulator
 #
 # Says nothing and needs no network when everything is there.  Uses sudo unless run by root.
 set -euo pipefail
@@ -28,12 +30,21 @@ clang-format       the layout of the source
 debootstrap        scripts/fresh-debian.sh
 git                scripts/fresh-debian.sh
 '
+cross='
+gcc-aarch64-linux-gnu C compiler for aarch64
+g++-aarch64-linux-gnu C++ compiler for aarch64
+libc6-dev-arm64-cross its C library
+qemu-user             the emulator
+'
 
 case "${1-}" in
 '') list=$base ;;
 all) list=$base$more ;;
+aarch64) # and the libraries once more, for that processor
+    list=$base$cross$(sed -n '/^libc6/d; s/^\(lib[^ ]*\) /\1:arm64 /p' <<<"$base")
+    ;;
 *)
-    sed -n '2,7s/^# \{0,1\}//p' "$0" >&2
+    sed -n '2,9s/^# \{0,1\}//p' "$0" >&2
     exit 2
     ;;
 esac
@@ -47,9 +58,11 @@ here=$(dpkg --print-architecture)
 missing=()
 while read -r package _; do
     [ -n "$package" ] || continue
+    architecture=$here
+    [[ $package != *:* ]] || architecture=${package#*:}
     # one line per architecture; another one's library does not serve this one's compiler
-    dpkg-query --show --showformat='${Architecture} ${db:Status-Status}\n' "$package" 2>/dev/null |
-        grep -Eqx "($here|all) installed" || missing+=("$package")
+    dpkg-query --show --showformat='${Architecture} ${db:Status-Status}\n' "${package%:*}" 2>/dev/null |
+        grep -Eqx "($architecture|all) installed" || missing+=("$package")
 done <<<"$list"
 [ ${#missing[@]} -gt 0 ] || exit 0
 
@@ -65,5 +78,8 @@ echo "deps.sh: installing ${missing[*]}" >&2
 # Standard input is left alone: it may hold the conversation of the command that comes after.
 # apt-get's report goes to standard error for the same reason.
 apt() { "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get --quiet "$@" </dev/null >&2; }
+if [[ "${missing[*]}" = *:arm64* && $(dpkg --print-foreign-architectures) != *arm64* ]]; then
+    "${as_root[@]}" dpkg --add-architecture arm64
+fi
 apt update
 apt install --yes --no-install-recommends "${missing[@]}"

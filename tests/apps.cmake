@@ -4,6 +4,10 @@ coli_test(chat_terminal golden)
 target_link_libraries(chat_terminal PRIVATE util) # forkpty
 foreach(name IN ITEMS cli_test chat_terminal)
     add_dependencies(${name} coli_cli qwen36)
+    if(CMAKE_CROSSCOMPILING_EMULATOR)
+        list(JOIN CMAKE_CROSSCOMPILING_EMULATOR "\", \"" emulator)
+        target_compile_definitions(${name} PRIVATE "TEST_EMULATOR=\"${emulator}\",")
+    endif()
 endforeach()
 
 # Parts of the programs, on the library as they use it: coli_test would link a second copy.

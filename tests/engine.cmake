@@ -1,6 +1,7 @@
 # Tests of the engines and the run layer.
 coli_test(qwen36_fixture golden)
 coli_test(same_bytes prop)
+coli_test(digests golden)
 coli_test(session_test unit)
 coli_test(hummingbird golden)
 coli_test(chat_test golden)

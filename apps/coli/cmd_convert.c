@@ -6,42 +6,11 @@
 
 #include "coli/coli.h"
 #include "commands.h"
+#include "format_name.h"
 #include "open_model.h"
 #include "options.h"
 #include "progress.h"
 #include "terminal.h"
-
-/* Only these leave the group open. */
-static bool takes_group(const char *format)
-{
-    return strcmp(format, "int4") == 0 || strcmp(format, "int8") == 0;
-}
-
-/* "int4" and "--group 32" to the format's full name. */
-static const char *format_name(const char *format, const char *group, char *out, size_t cap)
-{
-    if (!group || !takes_group(format)) return format;
-    const bool row = strcmp(group, "row") == 0;
-    snprintf(out, cap, "%s-%s%s-f16", format, row ? "" : "g", group);
-    return out;
-}
-
-/* --group must have something to say, and say what the formats do not say themselves. */
-static int check_group(const char *group, const char *experts, const char *trunk)
-{
-    if (!group) return APP_OK;
-    const char *full = strchr(experts, '-') ? experts : strchr(trunk, '-') ? trunk : NULL;
-    if (full)
-        return app_usage("convert",
-                         "convert: --group %s and a format in full, %s: give both formats in full, "
-                         "or none",
-                         group, full);
-    if (!takes_group(experts) && !takes_group(trunk))
-        return app_usage("convert",
-                         "convert: --group %s is for int4 and int8, found --experts %s --trunk %s",
-                         group, experts, trunk);
-    return APP_OK;
-}
 
 static int check_paths(const char *src, const char *out)
 {
@@ -51,30 +20,6 @@ static int check_paths(const char *src, const char *out)
     const int reason = stat(src, &st) == 0 ? S_ISDIR(st.st_mode) ? 0 : ENOTDIR : errno;
     if (reason == 0) return APP_OK;
     app_error("%s: %s", src, strerror(reason));
-    return APP_BAD;
-}
-
-/* A format by its short name, or in full: int4-g64-f16. */
-static bool is_format(const char *text)
-{
-    static const char *const simple[] = {"int4", "int8", "bf16", "f32"};
-    static const char *const groups[] = {"g64", "g32", "row"}, *const scales[] = {"f16", "f32"};
-    for (int i = 0; i < 4; i++)
-        if (strcmp(text, simple[i]) == 0) return true;
-    for (int i = 0; i < 2 * 3 * 2; i++) {
-        char full[32];
-        snprintf(full, sizeof full, "%s-%s-%s", simple[i / 6], groups[i / 2 % 3], scales[i % 2]);
-        if (strcmp(text, full) == 0) return true;
-    }
-    return false;
-}
-
-static int check_format(app_option_id id, const char *format)
-{
-    if (is_format(format)) return APP_OK;
-    app_error("--%s: expected int4, int8, bf16, f32 or, in full, int{4,8}-{g64,g32,row}-{f16,f32}, "
-              "found \"%s\"",
-              app_options[id].name, format);
     return APP_BAD;
 }
 
@@ -93,9 +38,7 @@ int cmd_convert(const app_settings *s)
     const char *experts = s->experts ? s->experts : "int4";
     const char *trunk = s->trunk ? s->trunk : "int8";
     int code = check_paths(s->args[0], s->args[1]);
-    if (code == APP_OK) code = check_format(APP_OPT_EXPERTS, experts);
-    if (code == APP_OK) code = check_format(APP_OPT_TRUNK, trunk);
-    if (code == APP_OK) code = check_group(s->group, experts, trunk);
+    if (code == APP_OK) code = format_check("convert", s->group, experts, trunk);
     if (code != APP_OK) return code;
     char experts_full[32], trunk_full[32];
     app_progress progress;

@@ -11,5 +11,7 @@ int cmd_render(const app_settings *s);
 int cmd_info(const app_settings *s);
 int cmd_convert(const app_settings *s);
 int cmd_verify(const app_settings *s);
+int cmd_synth(const app_settings *s);
+int cmd_bench(const app_settings *s);
 
 #endif

@@ -81,6 +81,34 @@ static const app_command commands[] = {
                  "  coli verify qwen36-int4 && rm -r Qwen3.6-35B-A3B\n",
      .max_arg = 1,
      .run = cmd_verify},
+    {.name = "synth",
+     .bit = APP_SYNTH,
+     .synopsis = "[options] OUT",
+     .summary = "Write a model with random weights, to measure with",
+     .text = "The container has the geometry of a real model: the same matrices, formats and "
+             "routing.  It has no\n"
+             "tokenizer and takes ids only.  OUT must not exist, and does not until everything is "
+             "written; the\n"
+             "same options and seed give the same bytes.\n",
+     .examples = "  coli synth --layers 4 bench-4\n"
+                 "  coli synth --like qwen36-35b --layers 12 --seed 7 bench-12\n"
+                 "  coli synth --like hummingbird --experts int8 --skew 2 small\n"
+                 "  coli synth --layers 2 --hidden 1024 --experts-n 64 --used 4 --inner 256 odd\n",
+     .min_arg = 1,
+     .max_arg = 1,
+     .run = cmd_synth},
+    {.name = "bench",
+     .bit = APP_BENCH,
+     .synopsis = "[options]",
+     .summary = "Measure a model and the machine under it",
+     .text = "Prefill and decode in turns, tokens drawn at random; the machine's own reading speed "
+             "and integer\n"
+             "peak are measured in the same turns, so what else runs weighs on all alike.\n",
+     .examples = "  coli bench\n"
+                 "  coli bench --model bench-4 --prefill 512 --decode 32 --repeat 5\n"
+                 "  coli bench --model bench-4 --prefill 0 --context 4096 --phases\n"
+                 "  coli bench --json --threads 1 --isa avx2\n",
+     .run = cmd_bench},
     {.name = "tokenize",
      .bit = APP_TOKENIZE,
      .synopsis = "[options] [TEXT...]",

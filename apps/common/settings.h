@@ -18,7 +18,9 @@ enum {
     APP_CONVERT = 1 << 5,
     APP_VERIFY = 1 << 6,
     APP_HELP = 1 << 7,
-    APP_QWEN36 = 1 << 8
+    APP_QWEN36 = 1 << 8,
+    APP_SYNTH = 1 << 9,
+    APP_BENCH = 1 << 10
 };
 
 typedef enum app_option_id {
@@ -60,6 +62,21 @@ typedef enum app_option_id {
     APP_OPT_PPL,
     APP_OPT_DUMP_LOGITS,
     APP_OPT_STOP,
+    APP_OPT_PREFILL,
+    APP_OPT_DECODE,
+    APP_OPT_REPEAT,
+    APP_OPT_CONTEXT,
+    APP_OPT_PHASES,
+    APP_OPT_BUFFER,
+    /* models without a checkpoint */
+    APP_OPT_LIKE,
+    APP_OPT_LAYERS,
+    APP_OPT_HIDDEN,
+    APP_OPT_EXPERTS_N,
+    APP_OPT_USED,
+    APP_OPT_INNER,
+    APP_OPT_VOCAB,
+    APP_OPT_SKEW,
     /* everywhere */
     APP_OPT_HELP,
     APP_OPT_VERSION,
@@ -85,6 +102,11 @@ typedef struct app_settings {
     bool plain, jsonl, settings, json;
     const char *prompt_file, *ids, *teacher_force, *ppl, *dump_logits;
     bool stop;
+    uint32_t prefill, decode, repeat, context, buffer;
+    bool phases;
+    const char *like;
+    uint32_t layers, hidden, experts_n, used, inner, vocab;
+    float skew;
     bool help, version;
 
     app_source from[APP_N_OPTION];

@@ -492,7 +492,9 @@ static float *scratch_of(const state *s, uint32_t worker)
 /* Several matrices that read the same rows, their outputs side by side in y: item = row block x
  * tile of one matrix.  One synchronisation. */
 typedef struct projection {
+    coli__pool *pool;
     const coli__kernels *k;
+    uint32_t phase; // that its time is charged to
     const coli__acts *x;
     const coli__mat *mats[4];
     uint32_t n_mat, first_row, n_row;
@@ -509,8 +511,8 @@ static uint32_t n_panel(const coli__mat *w)
 
 static void projection_item(void *ctx, uint32_t item, uint32_t worker)
 {
-    (void)worker;
     const projection *p = ctx;
+    coli__pool_phase(p->pool, worker, p->phase);
     const uint32_t n_block = (p->n_row + ROW_BLOCK - 1) / ROW_BLOCK;
     const uint32_t row = item % n_block * ROW_BLOCK, tile = item / n_block;
     uint32_t i = 0, column = 0;
@@ -531,14 +533,14 @@ static void projection_item(void *ctx, uint32_t item, uint32_t worker)
     p->k->matmul(&args);
 }
 
-static void project(coli__pool *pool, projection *p)
+static void project(projection *p)
 {
     p->tile_panels = p->n_row >= MANY_ROWS ? MANY_PANELS : FEW_PANELS;
     for (uint32_t i = 0; i < p->n_mat; i++)
         p->first_tile[i + 1] =
             p->first_tile[i] + (n_panel(p->mats[i]) + p->tile_panels - 1) / p->tile_panels;
     const uint32_t n_block = (p->n_row + ROW_BLOCK - 1) / ROW_BLOCK;
-    coli__pool_run(pool, n_block * p->first_tile[p->n_mat], projection_item, p);
+    coli__pool_run(p->pool, n_block * p->first_tile[p->n_mat], projection_item, p);
 }
 
 /* Few rows: this thread does them at once.  Many: items of `per_item` rows for the workers. */
@@ -568,8 +570,8 @@ enum { NORM_ROWS = 8 };
 
 static void norm_item(void *ctx, uint32_t item, uint32_t worker)
 {
-    (void)worker;
     const chunk *c = ctx;
+    coli__pool_phase(c->pool, worker, COLI_PHASE_OTHER);
     state *s = c->s;
     const qwen36_dims *d = &s->m->dims;
     const float *w = s->m->layers[c->layer].input_norm;
@@ -619,8 +621,8 @@ enum { PREPARE_ROWS = 4 };
 
 static void prepare_item(void *ctx, uint32_t item, uint32_t worker)
 {
-    (void)worker;
     const chunk *c = ctx;
+    coli__pool_phase(c->pool, worker, COLI_PHASE_ATTENTION);
     for (uint32_t t = item * PREPARE_ROWS; t < block_end(c, item, PREPARE_ROWS); t++)
         prepare_row(c, t);
 }
@@ -652,6 +654,7 @@ static void attend_item(void *ctx, uint32_t item, uint32_t worker)
 {
     const attend_plan *p = ctx;
     const chunk *c = p->c;
+    coli__pool_phase(c->pool, worker, COLI_PHASE_ATTENTION);
     const state *s = c->s;
     const qwen36_dims *d = &s->m->dims;
     const uint32_t per_kv = d->n_head / d->n_kv_head,
@@ -689,15 +692,18 @@ static void attention(const chunk *c)
 {
     state *s = c->s;
     const attention_layer *a = &s->m->layers[c->layer].attn;
-    projection p = {.k = s->m->k,
+    projection p = {.pool = c->pool,
+                    .phase = COLI_PHASE_PROJECTIONS,
+                    .k = s->m->k,
                     .x = &s->x,
                     .mats = {&a->q, &a->k, &a->v},
                     .n_mat = 3,
                     .n_row = c->n_tok,
                     .y = s->proj,
                     .ldy = s->n_proj};
-    project(c->pool, &p);
+    project(&p);
     for_rows(c, PREPARE_ROWS, prepare_item);
+    coli__pool_phase(c->pool, 0, COLI_PHASE_OTHER);
     attend_plan plan = plan_attention(c);
     const uint32_t n_block = (c->n_tok + plan.n_row - 1) / plan.n_row;
     coli__pool_run(c->pool, n_block * s->m->dims.n_kv_head * plan.n_part, attend_item, &plan);
@@ -717,6 +723,7 @@ static void convolve(const chunk *c, segment g, const float *qkv, float *conv_st
 static void deltanet_item(void *ctx, uint32_t head, uint32_t worker)
 {
     const chunk *c = ctx;
+    coli__pool_phase(c->pool, worker, COLI_PHASE_DELTANET);
     const state *s = c->s;
     const qwen36_dims *d = &s->m->dims;
     const coli__kernels *k = s->m->k;
@@ -752,14 +759,16 @@ static void deltanet(const chunk *c)
 {
     state *s = c->s;
     const deltanet_layer *n = &s->m->layers[c->layer].dn;
-    projection p = {.k = s->m->k,
+    projection p = {.pool = c->pool,
+                    .phase = COLI_PHASE_PROJECTIONS,
+                    .k = s->m->k,
                     .x = &s->x,
                     .mats = {&n->qkv, &n->z, &n->b, &n->a},
                     .n_mat = 4,
                     .n_row = c->n_tok,
                     .y = s->proj,
                     .ldy = s->n_proj};
-    project(c->pool, &p);
+    project(&p);
     coli__pool_run(c->pool, s->m->dims.n_k_head, deltanet_item, (void *)c);
 }
 
@@ -800,8 +809,8 @@ static uint32_t finish_rows(const chunk *c)
 
 static void finish_item(void *ctx, uint32_t item, uint32_t worker)
 {
-    (void)worker;
     const chunk *c = ctx;
+    coli__pool_phase(c->pool, worker, COLI_PHASE_PROJECTIONS);
     state *s = c->s;
     const uint32_t per_item = finish_rows(c);
     const uint32_t first = item * per_item, end = block_end(c, item, per_item);
@@ -818,6 +827,7 @@ static void finish_item(void *ctx, uint32_t item, uint32_t worker)
                               .ldy = w->n_out};
     coli__acts_bind(&rows, &args);
     s->m->k->matmul(&args);
+    coli__pool_phase(c->pool, worker, COLI_PHASE_ROUTER);
     for (uint32_t t = first; t < end; t++) finish_row(c, t);
 }
 
@@ -829,15 +839,19 @@ static void finish_mixer(const chunk *c)
     }
     coli__acts *mixed = mixed_of(c);
     for (uint32_t t = 0; t < c->n_tok; t++) quantise_row(c, mixed, t);
-    projection p = {.k = c->s->m->k,
+    projection p = {.pool = c->pool,
+                    .phase = COLI_PHASE_PROJECTIONS,
+                    .k = c->s->m->k,
                     .x = mixed,
                     .mats = {out_proj_of(c)},
                     .n_mat = 1,
                     .n_row = c->n_tok,
                     .y = c->s->delta,
                     .ldy = c->s->m->dims.d_model};
-    project(c->pool, &p);
+    project(&p);
+    coli__pool_phase(c->pool, 0, COLI_PHASE_ROUTER);
     for (uint32_t t = 0; t < c->n_tok; t++) finish_row(c, t);
+    coli__pool_phase(c->pool, 0, COLI_PHASE_OTHER);
 }
 
 /* -- forward ----------------------------------------------------------------------------------- */
@@ -882,6 +896,7 @@ static coli_status check_output(const chunk *c)
 static coli_status logits(const chunk *c, const coli__forward_args *args)
 {
     state *s = c->s;
+    coli__pool_phase(c->pool, 0, COLI_PHASE_HEAD);
     const qwen36_dims *d = &s->m->dims;
     for (uint32_t t = args->logits_from; t < args->n_tok; t++) {
         float *x = s->x.f + t * s->x.ld;
@@ -890,7 +905,9 @@ static coli_status logits(const chunk *c, const coli__forward_args *args)
         if (!quantised || !coli__is_finite(s->m->k->dot(x, x, d->d_model)))
             return out_of_range(c, t);
     }
-    projection p = {.k = s->m->k,
+    projection p = {.pool = c->pool,
+                    .phase = COLI_PHASE_HEAD,
+                    .k = s->m->k,
                     .x = &s->x,
                     .mats = {&s->m->head},
                     .n_mat = 1,
@@ -898,7 +915,7 @@ static coli_status logits(const chunk *c, const coli__forward_args *args)
                     .n_row = args->n_tok - args->logits_from,
                     .y = args->logits,
                     .ldy = d->n_vocab};
-    project(c->pool, &p);
+    project(&p);
     return COLI_OK;
 }
 

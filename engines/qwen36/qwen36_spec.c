@@ -238,6 +238,7 @@ coli_status qwen36_describe(const json_t *config, coli__model_spec *out)
     for (uint32_t i = 0; i < d->n_layer; i++) add_layer(out, d, i);
     add(out, COLI_ROLE_VECTOR, 1, d->d_model, "norm.weight");
     if (!d->tied) add(out, COLI_ROLE_TRUNK, d->n_vocab, d->d_model, "lm_head.weight");
+    out->head = d->tied ? "embed_tokens.weight" : "lm_head.weight";
 out:
     if (status != COLI_OK) coli__model_spec_finish(out);
     coli__free(d);

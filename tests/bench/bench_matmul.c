@@ -52,7 +52,7 @@ static timing measure(void (*fn)(void *), void *ctx, uint32_t n_inner)
 /* `amount` per call, in the unit of `label` per second. */
 static void report(const char *name, const char *isa, timing t, double amount, const char *label)
 {
-    printf("%-34s %-7s %8.1f %-7s (min %.1f, max %.1f)\n", name, isa, amount / t.median, label,
+    printf("%-34s %-8s %7.1f %-7s (min %.1f, max %.1f)\n", name, isa, amount / t.median, label,
            amount / t.max, amount / t.min);
 }
 
@@ -262,7 +262,7 @@ static void bench_floats(const coli__kernels *k)
     f->k = k;
     for (size_t i = 0; i < sizeof jobs / sizeof *jobs; i++) {
         const timing t = measure(jobs[i].fn, f, 200);
-        printf("%-34s %-7s %8.2f us      (min %.2f, max %.2f)\n", jobs[i].name, k->name,
+        printf("%-34s %-8s %7.2f us      (min %.2f, max %.2f)\n", jobs[i].name, k->name,
                1e6 * t.median, 1e6 * t.min, 1e6 * t.max);
     }
     coli__free_aligned(f);
@@ -327,7 +327,7 @@ static void bench_sampling(void)
             .scratch = check(coli__calloc(1, coli__sample_scratch_bytes(N_TOKEN)))};
         coli__rng_seed(&j.rng, 1);
         const timing t = measure(do_sample, &j, 5);
-        printf("sample %-27s -       %8.2f ms      (min %.2f, max %.2f)\n", cases[i].name,
+        printf("sample %-27s -        %7.2f ms      (min %.2f, max %.2f)\n", cases[i].name,
                1e3 * t.median, 1e3 * t.min, 1e3 * t.max);
         coli__free(j.args.scratch);
     }
@@ -341,9 +341,7 @@ int main(int argc, char **argv)
     report("plain read of 256 MiB", "-", measure(read_all, &r, 1), (256 << 20) * 1e-9, "GB/s");
     coli__free_aligned((void *)(uintptr_t)r.p);
     if (argc == 1) {
-        bench_isa("avx512");
-        bench_isa("avx2");
-        bench_isa("scalar");
+        for (const char *const *isa = coli__kernels_names; *isa; isa++) bench_isa(*isa);
         bench_sampling();
     }
     for (int i = 1; i < argc; i++) bench_isa(argv[i]);

@@ -54,7 +54,8 @@ static const usage_case usage_cases[] = {
      {"run", "--isa", "avx", "x"},
      NULL,
      2,
-     "expected scalar, avx2 or avx512, found \"avx\"\nhint: did you mean avx2?"},
+     "expected scalar, avx2, avxvnni, avx512, neon or i8mm, found \"avx\"\nhint: did you mean "
+     "avx2?"},
     {"coli", {"run", "--no-think=yes", "x"}, NULL, 2, "takes no value"},
     {"coli", {"run", "--system"}, NULL, 2, "--system needs a value"},
     {"coli", {"run", "--system", "--no-think"}, NULL, 2, "write --system=--no-think"},
@@ -438,8 +439,9 @@ T_TEST(the_manual_is_complete)
     T_BEGIN;
     size_t n;
     char *doc = slurp(DOC, &n);
-    static const char *const topics[] = {"chat",     "run",    "info", "convert",    "verify",
-                                         "tokenize", "render", "help", "environment"};
+    static const char *const topics[] = {"chat",   "run",   "info",       "convert",
+                                         "verify", "synth", "bench",      "tokenize",
+                                         "render", "help",  "environment"};
     int n_option = 0, n_variable = 0;
     char name[80];
     for (size_t i = 0; i <= sizeof topics / sizeof *topics; i++) {

@@ -7,16 +7,16 @@
 #include "libcoli/src/base/alloc.h"
 #include "libcoli/src/math/kernels.h"
 
-enum { N_TABLE = 3 };
+enum { N_TABLE = 8 };
 static const coli__kernels *tables[N_TABLE];
 static uint32_t n_table;
 
 static int find_tables(void **state)
 {
     (void)state;
-    static const char *const names[N_TABLE] = {"scalar", "avx2", "avx512"};
-    for (uint32_t i = 0; i < N_TABLE; i++) {
-        const coli_status status = coli__kernels_get(names[i], &tables[n_table]);
+    for (const char *const *name = coli__kernels_names; *name; name++) {
+        assert_true(n_table < N_TABLE);
+        const coli_status status = coli__kernels_get(*name, &tables[n_table]);
         if (status == COLI_OK)
             n_table++;
         else

@@ -15,6 +15,11 @@
 
 #define MODEL TEST_MODELS "/hummingbird"
 
+/* Programs of another processor are started by an emulator: `"path", "argument",` of it. */
+#ifndef TEST_EMULATOR
+#define TEST_EMULATOR
+#endif
+
 enum { MAX_ARG = 24, MAX_ENV = 12, TIMEOUT_S = 120 };
 
 static char scratch[64]; // a directory of this run
@@ -61,11 +66,13 @@ static inline const char *scratch_path(const char *name)
 /* In the child: the program with arguments and an environment that holds nothing but `env`. */
 static inline void become(const char *program, const char *const *args, const char *const *env)
 {
-    char path[512], home[128], *argv[MAX_ARG + 2] = {path}, *envp[MAX_ENV + 6];
+    char path[512], home[128], *argv[MAX_ARG + 6] = {TEST_EMULATOR path}, *envp[MAX_ENV + 6];
     snprintf(path, sizeof path, "%s/%s", TEST_BIN, program);
     snprintf(home, sizeof home, "HOME=%s", scratch);
-    for (int i = 0; i < MAX_ARG && args[i]; i++) argv[i + 1] = (char *)(uintptr_t)args[i];
     int n = 0;
+    while (argv[n] != path) n++;
+    for (int i = 0; i < MAX_ARG && args[i]; i++) argv[++n] = (char *)(uintptr_t)args[i];
+    n = 0;
     envp[n++] = home;
     envp[n++] = (char *)(uintptr_t) "TERM=xterm";
     for (int i = 0; env && env[i] && i < MAX_ENV; i++) envp[n++] = (char *)(uintptr_t)env[i];
@@ -77,7 +84,7 @@ static inline void become(const char *program, const char *const *args, const ch
             envp[n++] = (snprintf(text[i], sizeof text[i], "%s=%s", passed[i], value), text[i]);
     }
     envp[n] = NULL;
-    execve(path, argv, envp);
+    execve(argv[0], argv, envp);
     fprintf(stderr, "%s: %s\n", path, strerror(errno));
     _exit(127);
 }

@@ -106,13 +106,12 @@ static inline void world_checkpoint(const char *from, const char *to, const char
 /* Every ISA that this machine can run, NULL-ended. */
 static inline const char *const *world_isas(void)
 {
-    static const char *isas[4];
+    static const char *isas[8];
     if (!isas[0]) {
-        static const char *const all[] = {"scalar", "avx2", "avx512"};
         const coli__kernels *k;
         size_t n = 0;
-        for (size_t i = 0; i < 3; i++)
-            if (coli__kernels_get(all[i], &k) == COLI_OK) isas[n++] = all[i];
+        for (const char *const *isa = coli__kernels_names; *isa && n + 1 < 8; isa++)
+            if (coli__kernels_get(*isa, &k) == COLI_OK) isas[n++] = *isa;
     }
     return isas;
 }

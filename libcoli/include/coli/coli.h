@@ -53,7 +53,8 @@ typedef struct coli_model coli_model;
 typedef struct coli_model_opts {
     uint32_t struct_size;
     uint32_t n_threads; /* compute threads, the caller's included; 0: one per usable processor */
-    const char *isa;    /* "scalar", "avx2", "avx512"; NULL: the best this processor has */
+    /* "scalar", "avx2", "avxvnni", "avx512", "neon", "i8mm"; NULL: the best this processor has */
+    const char *isa;
 } coli_model_opts;
 
 /* Open a container directory (docs/formats/container.md).  The weights are mapped, not read.
@@ -83,6 +84,10 @@ typedef struct coli_model_info {
     const char *isa;                          /* in use */
     const int32_t *stop_ids; /* tokens that end a turn (generation_config.json) */
     uint32_t n_stop_ids;
+    /* What making one token reads: bytes of weights, its one row of the embedding with the trunk.
+     * And what it computes: multiply-adds with weights before the logits, and for the logits. */
+    uint64_t token_expert_bytes, token_trunk_bytes, token_head_bytes;
+    uint64_t n_mac_body, n_mac_head;
 } coli_model_info;
 COLI_API coli_status coli_model_get_info(const coli_model *model, coli_model_info *info);
 
@@ -281,6 +286,28 @@ COLI_API coli_status coli_convert(const char *src, const char *out, const coli_c
 /* Read all of a container and check every checksum, scale and weight. */
 COLI_API coli_status coli_verify(const char *dir, coli_progress_fn progress, void *user);
 
+typedef struct coli_synth_opts {
+    uint32_t struct_size;
+    const char *like; /* "qwen36-35b" or "hummingbird"; NULL: the former */
+    uint32_t n_layer, d_model, n_expert, n_expert_used, d_ff, n_vocab; /* 0: those of `like` */
+    const char *experts, *trunk; /* formats as for coli_convert; NULL: int4, int8 */
+    /* 0: every expert has the same chance.  Else the rows of each router have lengths from 1 down
+     * to e^-skew, in a random order: long rows are chosen more often.  0 to 16. */
+    float skew;
+    uint64_t seed;
+    uint32_t n_threads;
+    coli_progress_fn progress;
+    void *user;
+} coli_synth_opts;
+
+/* A container of a real model's geometry with random weights, for measuring.  It takes ids, not
+ * text, and what it answers means nothing; activations and logits stay in range.  The same options
+ * give the same bytes, whatever n_threads.  `out` must not exist and appears only when complete.
+ * Errors   E_INVALID (an unknown geometry, skew out of range), E_FORMAT (a weight format, or
+ *          dimensions that no model can have), E_EXISTS, E_LIMIT, E_CANCELLED, E_IO, E_NOMEM.
+ * Cost     memory: 32 MiB, or one expert if that is larger; time: about that of writing the file. */
+COLI_API coli_status coli_synth(const char *out, const coli_synth_opts *opts);
+
 /* Write tensors to a safetensors file (f32 and i32), for measuring tools. */
 typedef struct coli_tensor {
     const char *name;
@@ -291,6 +318,62 @@ typedef struct coli_tensor {
 } coli_tensor;
 COLI_API coli_status coli_write_safetensors(const char *path, const coli_tensor *tensors,
                                             uint32_t n_tensor);
+
+/* ---- measuring ----------------------------------------------------------------------------- */
+
+/* Where the time between coli_clock_start and coli_clock_stop went, in nanoseconds.  Each is the
+ * sum over the compute threads divided by their number, so they add up to total_ns: the time that
+ * passed while tokens were computed or sampled.  What the caller does in between is not counted. */
+typedef struct coli_phases {
+    uint32_t struct_size; /* set by the caller */
+    uint32_t n_threads;
+    uint64_t total_ns;
+    uint64_t router_ns;      /* residual, norm and choice of experts */
+    uint64_t experts_ns;     /* routed experts, and joining their results */
+    uint64_t shared_ns;      /* the shared expert */
+    uint64_t deltanet_ns;    /* convolution and recurrence */
+    uint64_t attention_ns;   /* rotation, scores, values */
+    uint64_t projections_ns; /* matrices into and out of attention and DeltaNet */
+    uint64_t head_ns;        /* last norm and logits */
+    uint64_t sampling_ns;
+    uint64_t other_ns;   /* embedding, norms before the mixers */
+    uint64_t waiting_ns; /* threads without work */
+    /* How long the calling thread worked on, or waited for others to finish, the routed experts;
+     * the router, the shared expert and the projections; the head.  Bytes over these are speeds. */
+    uint64_t experts_wall_ns, trunk_wall_ns, head_wall_ns;
+} coli_phases;
+
+/* The clock of a model, off at first.  start sets it to zero, also when it runs.  A running clock
+ * reads the time some hundred times per token, well under 1 % of a large model's, and changes no
+ * result; sessions that sample at the same time then take turns.  stop without start gives zeros. */
+COLI_API coli_status coli_clock_start(coli_model *model);
+COLI_API coli_status coli_clock_stop(coli_model *model, coli_phases *out);
+
+/* What this machine can do at best with the threads and the instruction set of a model, which must
+ * outlive it: the measure of what the model reaches. */
+typedef struct coli_machine coli_machine;
+
+/* buffer_bytes  memory to read; 0: 2 GiB or eight times the last-level cache, if that is more.  At
+ *               most half of the memory that is free is taken: see coli_machine_info. */
+COLI_API coli_status coli_machine_open(coli_model *model, uint64_t buffer_bytes,
+                                       coli_machine **out);
+COLI_API void coli_machine_close(coli_machine *machine);
+
+typedef struct coli_machine_info {
+    uint32_t struct_size; /* set by the caller */
+    uint32_t n_threads;
+    uint64_t buffer_bytes, wanted_bytes; /* taken; before the limit */
+    uint64_t cache_bytes;                /* last-level cache; 0: the system does not tell */
+    const char *peak_method; /* "vpdpbusd on registers"; "matmul kernel in cache" where there is no
+                                such loop */
+} coli_machine_info;
+COLI_API coli_status coli_machine_get_info(const coli_machine *machine, coli_machine_info *info);
+
+/* One measurement each: all threads read the buffer once (10^9 bytes per second); all threads
+ * multiply 8-bit integers for some 50 ms (10^9 multiply-adds per second).  Sessions of the model
+ * wait meanwhile.  Machines are noisy: measure often and take the median. */
+COLI_API coli_status coli_machine_stream(coli_machine *machine, double *gb_s);
+COLI_API coli_status coli_machine_peak(coli_machine *machine, double *gmac_s);
 
 #ifdef __cplusplus
 }

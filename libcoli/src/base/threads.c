@@ -31,11 +31,20 @@
  * others run where threads outnumber processors. */
 enum { SPIN_ROUNDS = 4000, YIELD_EVERY = 64 };
 
+/* A worker's phase and what it has spent in each; its own cache lines, because it writes them. */
+typedef struct clock_slot {
+    _Alignas(64) uint64_t since_ns;
+    uint32_t phase, before; // before: the one it came from
+    uint64_t ns[COLI_MAX_PHASE];
+    uint64_t waited_ns[COLI_MAX_PHASE]; // ns[COLI_PHASE_WAITING] by `before`
+} clock_slot;
+
 struct coli__pool {
     /* immutable after create */
     uint32_t n_worker; // the caller is worker 0
     pthread_t *threads;
     uint32_t n_started;
+    clock_slot *slots; // (n_worker) each written by its worker, by the caller between runs
 
     /* written by the caller before epoch is raised */
     coli__pool_fn fn;
@@ -49,6 +58,7 @@ struct coli__pool {
     _Alignas(64) atomic_uint n_idle;
     atomic_uint n_asleep;
     atomic_bool stop;
+    atomic_bool clock_is_on; // changed between runs only
 
     /* sleepers only */
     pthread_mutex_t mu;
@@ -77,9 +87,10 @@ static void take_items(coli__pool *pool, uint32_t worker)
 {
     for (;;) {
         const uint32_t item = atomic_fetch_add_explicit(&pool->next, 1, memory_order_relaxed);
-        if (item >= pool->n_item) return;
+        if (item >= pool->n_item) break;
         pool->fn(pool->ctx, item, worker);
     }
+    coli__pool_phase(pool, worker, COLI_PHASE_WAITING);
 }
 
 static void wait_for_epoch(coli__pool *pool, uint32_t seen)
@@ -166,7 +177,8 @@ coli_status coli__pool_create(uint32_t n_thread, coli__pool **out)
     pthread_mutex_init(&pool->mu, NULL);
     pthread_cond_init(&pool->wake, NULL);
     pool->threads = coli__calloc(n_thread, sizeof *pool->threads);
-    coli_status status = pool->threads ? COLI_OK : COLI_E_NOMEM;
+    pool->slots = coli__alloc64(n_thread * sizeof *pool->slots);
+    coli_status status = pool->threads && pool->slots ? COLI_OK : COLI_E_NOMEM;
     for (uint32_t w = 1; w < n_thread && status == COLI_OK; w++) status = start_worker(pool, w);
     if (status != COLI_OK) {
         coli__pool_destroy(pool);
@@ -185,6 +197,7 @@ void coli__pool_destroy(coli__pool *pool)
     pthread_cond_destroy(&pool->wake);
     pthread_mutex_destroy(&pool->mu);
     coli__free(pool->threads);
+    coli__free_aligned(pool->slots);
     coli__free_aligned(pool);
 }
 
@@ -197,11 +210,72 @@ uint64_t coli__pool_n_sync(const coli__pool *pool)
     return pool->n_sync;
 }
 
+/* -- the clock --------------------------------------------------------------------------------- */
+
+/* A worker reads its slot only between the epoch that follows start and its report in n_idle, and
+ * the caller touches the slots only when all have reported: the pool's own order is enough. */
+static void reset_slots(coli__pool *pool, uint32_t phase)
+{
+    const uint64_t now = coli__clock_ns();
+    for (uint32_t w = 0; w < pool->n_worker; w++)
+        pool->slots[w] =
+            (clock_slot){.since_ns = now, .phase = w == 0 ? phase : COLI_PHASE_WAITING};
+}
+
+void coli__pool_clock_start(coli__pool *pool, uint32_t phase)
+{
+    reset_slots(pool, phase);
+    atomic_store(&pool->clock_is_on, true);
+}
+
+/* Charge the time until now to the present phase. */
+static void charge(clock_slot *s, uint64_t now)
+{
+    s->ns[s->phase] += now - s->since_ns;
+    if (s->phase == COLI_PHASE_WAITING) s->waited_ns[s->before] += now - s->since_ns;
+    s->since_ns = now;
+}
+
+void coli__pool_clock_stop(coli__pool *pool, uint64_t ns[COLI_MAX_PHASE],
+                           uint64_t wall_ns[COLI_MAX_PHASE])
+{
+    const uint64_t now = coli__clock_ns();
+    memset(ns, 0, COLI_MAX_PHASE * sizeof *ns);
+    memset(wall_ns, 0, COLI_MAX_PHASE * sizeof *wall_ns);
+    if (!atomic_exchange(&pool->clock_is_on, false)) return;
+    for (uint32_t w = 0; w < pool->n_worker; w++) {
+        charge(&pool->slots[w], now);
+        for (uint32_t p = 0; p < COLI_MAX_PHASE; p++) ns[p] += pool->slots[w].ns[p];
+    }
+    const clock_slot *caller = &pool->slots[0];
+    for (uint32_t p = COLI_PHASE_WAITING + 1; p < COLI_MAX_PHASE; p++)
+        wall_ns[p] = caller->ns[p] + caller->waited_ns[p];
+}
+
+bool coli__pool_clock_is_on(const coli__pool *pool)
+{
+    return atomic_load_explicit(&pool->clock_is_on, memory_order_relaxed);
+}
+
+void coli__pool_phase(coli__pool *pool, uint32_t worker, uint32_t phase)
+{
+    if (!coli__pool_clock_is_on(pool)) return;
+    clock_slot *s = &pool->slots[worker];
+    if (s->phase == phase) return;
+    charge(s, coli__clock_ns());
+    s->before = s->phase;
+    s->phase = phase;
+}
+
+/* -- running ----------------------------------------------------------------------------------- */
+
 void coli__pool_run(coli__pool *pool, uint32_t n_item, coli__pool_fn fn, void *ctx)
 {
+    const uint32_t phase = pool->slots[0].phase;
     if (n_item <= 1 || pool->n_worker == 1) {
         for (uint32_t i = 0; i < n_item; i++) fn(ctx, i, 0);
         if (n_item > 1) pool->n_sync++;
+        coli__pool_phase(pool, 0, phase);
         return;
     }
     pool->fn = fn;
@@ -216,4 +290,5 @@ void coli__pool_run(coli__pool *pool, uint32_t n_item, coli__pool_fn fn, void *c
     for (uint32_t round = 0; atomic_load_explicit(&pool->n_idle, memory_order_acquire) != others;
          round++)
         relax(round);
+    coli__pool_phase(pool, 0, phase);
 }

@@ -22,6 +22,22 @@ void coli__pool_run(coli__pool *pool, uint32_t n_item, coli__pool_fn fn, void *c
 /* Synchronisations so far: runs of more than one item.  The tests count them per layer. */
 uint64_t coli__pool_n_sync(const coli__pool *pool);
 
+/* Where the workers' time goes.  Between start and stop, each worker is in one phase: `phase` moves
+ * it to another and charges the time since the last move to the one it leaves.  A worker without an
+ * item is in COLI_PHASE_WAITING by itself; after a run the caller is in the phase that it was in
+ * before.  When the clock is off, `phase` is a look at a flag.  Nothing is allocated, and staying in
+ * a phase costs nothing: only a move reads the time. */
+enum { COLI_PHASE_WAITING, COLI_MAX_PHASE = 14 };
+void coli__pool_clock_start(coli__pool *pool, uint32_t phase); // of the caller, which is worker 0
+/* The times since start; zeros when it was not started.
+ *   ns       of all workers together
+ *   wall_ns  of the caller alone, its waiting charged to the phase that it waited in: how long each
+ *            phase took on the wall */
+void coli__pool_clock_stop(coli__pool *pool, uint64_t ns[COLI_MAX_PHASE],
+                           uint64_t wall_ns[COLI_MAX_PHASE]);
+bool coli__pool_clock_is_on(const coli__pool *pool); // from any thread
+void coli__pool_phase(coli__pool *pool, uint32_t worker, uint32_t phase); // the worker's own thread
+
 /* Processors this process may run on (affinity and cgroup quota included), at least 1. */
 uint32_t coli__n_processor(void);
 

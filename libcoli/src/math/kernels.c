@@ -1,12 +1,17 @@
 /* kernels.c - which table this processor may run.
  *
- * CPUID says what the processor can do, XGETBV whether the operating system saves the wide
- * registers across a context switch; without the second, the first must not be used. */
+ * x86-64: CPUID says what the processor can do, XGETBV whether the operating system saves the wide
+ * registers across a context switch; without the second, the first must not be used.
+ * aarch64: the system says both at once. */
 #include "kernels.h"
 
 #include <string.h>
 
 #include "kernels_impl.h"
+
+#if defined(__aarch64__) && defined(__linux__)
+#include <sys/auxv.h>
+#endif
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -15,16 +20,26 @@ typedef struct feature {
     const char *name;
     uint32_t leaf, reg, bit; // reg: 0 eax, 1 ebx, 2 ecx, 3 edx
     uint32_t xcr0;           // register state that the system must save
+    uint32_t subleaf;
 } feature;
 
 enum { YMM = 0x06, ZMM = 0xE6 };
 
-static const feature avx2_needs[] = {
-    {"AVX", 1, 2, 28, YMM}, {"F16C", 1, 2, 29, YMM}, {"AVX2", 7, 1, 5, YMM}, {NULL, 0, 0, 0, 0}};
+static const feature avx2_needs[] = {{"AVX", 1, 2, 28, YMM, 0},
+                                     {"F16C", 1, 2, 29, YMM, 0},
+                                     {"AVX2", 7, 1, 5, YMM, 0},
+                                     {NULL, 0, 0, 0, 0, 0}};
+static const feature avxvnni_needs[] = {{"AVX", 1, 2, 28, YMM, 0},
+                                        {"F16C", 1, 2, 29, YMM, 0},
+                                        {"AVX2", 7, 1, 5, YMM, 0},
+                                        {"AVX_VNNI", 7, 0, 4, YMM, 1},
+                                        {NULL, 0, 0, 0, 0, 0}};
 static const feature avx512_needs[] = {
-    {"AVX", 1, 2, 28, YMM},      {"F16C", 1, 2, 29, YMM},        {"AVX2", 7, 1, 5, YMM},
-    {"AVX512F", 7, 1, 16, ZMM},  {"AVX512DQ", 7, 1, 17, ZMM},    {"AVX512BW", 7, 1, 30, ZMM},
-    {"AVX512VL", 7, 1, 31, ZMM}, {"AVX512_VNNI", 7, 2, 11, ZMM}, {NULL, 0, 0, 0, 0}};
+    {"AVX", 1, 2, 28, YMM, 0},      {"F16C", 1, 2, 29, YMM, 0},
+    {"AVX2", 7, 1, 5, YMM, 0},      {"AVX512F", 7, 1, 16, ZMM, 0},
+    {"AVX512DQ", 7, 1, 17, ZMM, 0}, {"AVX512BW", 7, 1, 30, ZMM, 0},
+    {"AVX512VL", 7, 1, 31, ZMM, 0}, {"AVX512_VNNI", 7, 2, 11, ZMM, 0},
+    {NULL, 0, 0, 0, 0, 0}};
 
 static uint32_t enabled_state(void) // XCR0, 0 when it cannot be read
 {
@@ -41,7 +56,7 @@ static const char *missing(const feature *need)
     const uint32_t state = enabled_state();
     for (; need->name; need++) {
         uint32_t r[4] = {0};
-        if (!__get_cpuid_count(need->leaf, 0, &r[0], &r[1], &r[2], &r[3]) ||
+        if (!__get_cpuid_count(need->leaf, need->subleaf, &r[0], &r[1], &r[2], &r[3]) ||
             !(r[need->reg] >> need->bit & 1u))
             return need->name;
         if ((state & need->xcr0) != need->xcr0)
@@ -50,7 +65,36 @@ static const char *missing(const feature *need)
     }
     return NULL;
 }
+
+#elif defined(__aarch64__)
+
+typedef struct feature {
+    const char *name;
+    uint64_t hwcap, hwcap2; // bits of the kernel's asm/hwcap.h
+} feature;
+
+static const feature neon_needs[] = {{"dot products (asimddp)", 1u << 20, 0}, {NULL, 0, 0}};
+static const feature i8mm_needs[] = {
+    {"dot products (asimddp)", 1u << 20, 0}, {"matrix products (i8mm)", 0, 1u << 13}, {NULL, 0, 0}};
+
+/* The first feature that is missing, or NULL. */
+static const char *missing(const feature *need)
+{
+#ifdef __linux__
+    const uint64_t have = getauxval(AT_HWCAP), have2 = getauxval(AT_HWCAP2);
+    for (; need->name; need++)
+        if ((have & need->hwcap) != need->hwcap || (have2 & need->hwcap2) != need->hwcap2)
+            return need->name;
+    return NULL;
+#else
+    (void)need;
+    return "known way to ask this system for the processor's features";
 #endif
+}
+#endif
+
+const char *const coli__kernels_names[] = {"scalar", "avx2", "avxvnni", "avx512",
+                                           "neon",   "i8mm", NULL};
 
 typedef struct entry {
     const coli__kernels *table;
@@ -62,7 +106,11 @@ coli_status coli__kernels_get(const char *isa, const coli__kernels **out)
     const entry entries[] = { // best first
 #if defined(__x86_64__)
         {&coli__kernels_avx512, missing(avx512_needs)},
+        {&coli__kernels_avxvnni, missing(avxvnni_needs)},
         {&coli__kernels_avx2, missing(avx2_needs)},
+#elif defined(__aarch64__)
+        {&coli__kernels_i8mm, missing(i8mm_needs)},
+        {&coli__kernels_neon, missing(neon_needs)},
 #endif
         {&coli__kernels_scalar, NULL}
     };
@@ -76,8 +124,12 @@ coli_status coli__kernels_get(const char *isa, const coli__kernels **out)
         *out = entries[i].table;
         return COLI_OK;
     }
-    if (strcmp(isa, "avx2") == 0 || strcmp(isa, "avx512") == 0)
-        return coli__fail(COLI_E_UNSUPPORTED, "instruction set %s: not an x86-64 processor", isa);
-    return coli__fail(COLI_E_INVALID, "instruction set \"%.31s\": expected scalar, avx2 or avx512",
+    for (size_t i = 0; coli__kernels_names[i]; i++)
+        if (strcmp(isa, coli__kernels_names[i]) == 0)
+            return coli__fail(COLI_E_UNSUPPORTED, "instruction set %s: not an %s processor", isa,
+                              strncmp(isa, "avx", 3) == 0 ? "x86-64" : "aarch64");
+    return coli__fail(COLI_E_INVALID,
+                      "instruction set \"%.31s\": expected scalar, avx2, avxvnni, avx512, neon or "
+                      "i8mm",
                       isa);
 }

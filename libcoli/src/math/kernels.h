@@ -23,7 +23,9 @@ typedef struct coli__matmul_args {
     const uint32_t *index;           // (n_row) which activation rows; NULL: 0..n_row-1
     uint32_t n_row;                  // activation rows to multiply; 0 is fine
     uint32_t panel_begin, panel_end; // panels of 16 outputs
-    float *y; // y[i*ldy + o - 16*panel_begin] for o < min(16*panel_end, n_out)
+    const uint8_t
+        *next; // a panel that will be multiplied soon after, fetched meanwhile; may be NULL
+    float *y;  // y[i*ldy + o - 16*panel_begin] for o < min(16*panel_end, n_out)
     size_t ldy;
 } coli__matmul_args;
 
@@ -45,7 +47,7 @@ typedef struct coli__attend_args {
 } coli__attend_args;
 
 typedef struct coli__kernels {
-    const char *name; // "scalar", "avx2", "avx512"
+    const char *name; // one of coli__kernels_names
 
     /* Quantise one row of n_in numbers into n_group groups (coli/exact.h).  False when a number is
      * not finite or its magnitude is 2^40 or more; the outputs are then zero for that group. */
@@ -89,8 +91,11 @@ typedef struct coli__kernels {
                      const float *v, float decay, float beta, float *scratch_d_v, float *o);
 } coli__kernels;
 
-/* The best table for this processor, or the one asked for: NULL, "scalar", "avx2", "avx512".
- * E_UNSUPPORTED names the missing processor feature; E_INVALID lists the names. */
+/* The names of all tables, of every processor, NULL-ended. */
+extern const char *const coli__kernels_names[];
+
+/* The best table for this processor (isa NULL), or the one of that name.  E_UNSUPPORTED names the
+ * missing processor feature; E_INVALID lists the names. */
 coli_status coli__kernels_get(const char *isa, const coli__kernels **out);
 
 #endif

@@ -11,24 +11,7 @@
  *         +-127 twice is at most 32512.
  *
  * The tree of the groups: kernels_quant.inc.h.  Everything else: kernels_float.inc.h. */
-#include <immintrin.h>
-
-#define VW       8
-#define ROWS_MAX 4 // so that their sums stay in registers
-#include "kernels_float.inc.h"
-
-INLINE __m256i four_columns(const int8_t *q)
-{
-    int32_t four;
-    memcpy(&four, q, sizeof four);
-    return _mm256_set1_epi32(four);
-}
-
-INLINE lanes halves_to_floats(const uint8_t *p)
-{
-    return (lanes){{(vf)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)),
-                    (vf)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(p + 16)))}};
-}
+#include "kernels_ymm.inc.h"
 
 INLINE __m256i half_chunk(const uint8_t *codes, uint32_t c, uint32_t h)
 {

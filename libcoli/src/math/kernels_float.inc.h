@@ -1,6 +1,6 @@
 /* kernels_float.inc.h - the float part of a vector table, written once.
  *
- * A kernel file defines VW (floats in a register: 8 or 16) and ROWS_MAX (activation rows that share
+ * A kernel file defines VW (floats in a register: 4, 8 or 16) and ROWS_MAX (activation rows that share
  * one reading of quantised weights), and includes this.  Bits agree with kernels_scalar.c by
  * construction:
  *
@@ -21,6 +21,8 @@ typedef int32_t vi __attribute__((vector_size(4 * VW)));
 typedef float vf_unaligned __attribute__((vector_size(4 * VW), aligned(4), may_alias));
 typedef uint16_t vh_unaligned __attribute__((vector_size(2 * VW), aligned(2), may_alias));
 typedef uint32_t vu __attribute__((vector_size(4 * VW)));
+typedef uint8_t vb __attribute__((vector_size(4 * VW)));
+typedef uint8_t vb_unaligned __attribute__((vector_size(4 * VW), aligned(1), may_alias));
 typedef float vf8 __attribute__((vector_size(32)));
 typedef float vf4 __attribute__((vector_size(16)));
 
@@ -49,6 +51,9 @@ INLINE void store(float *p, vf v)
 
 INLINE float lanes_tree(lanes a)
 {
+#if VW == 4
+    const vf4 s4 = (a.v[0] + a.v[2]) + (a.v[1] + a.v[3]);
+#else
 #if VW == 16
     const vf8 s8 = __builtin_shufflevector(a.v[0], a.v[0], 0, 1, 2, 3, 4, 5, 6, 7) +
                    __builtin_shufflevector(a.v[0], a.v[0], 8, 9, 10, 11, 12, 13, 14, 15);
@@ -57,6 +62,7 @@ INLINE float lanes_tree(lanes a)
 #endif
     const vf4 s4 =
         __builtin_shufflevector(s8, s8, 0, 1, 2, 3) + __builtin_shufflevector(s8, s8, 4, 5, 6, 7);
+#endif
     return (s4[0] + s4[2]) + (s4[1] + s4[3]);
 }
 

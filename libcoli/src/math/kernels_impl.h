@@ -74,7 +74,11 @@ static inline float coli__inverse_of(uint32_t n)
 extern const coli__kernels coli__kernels_scalar;
 #if defined(__x86_64__)
 extern const coli__kernels coli__kernels_avx2;
+extern const coli__kernels coli__kernels_avxvnni;
 extern const coli__kernels coli__kernels_avx512;
+#elif defined(__aarch64__)
+extern const coli__kernels coli__kernels_neon;
+extern const coli__kernels coli__kernels_i8mm;
 #endif
 
 #endif

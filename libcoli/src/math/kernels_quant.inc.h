@@ -29,9 +29,15 @@ INLINE lanes lanes_add(lanes a, lanes b)
     return a;
 }
 
-/* R activation rows times one panel. */
+INLINE void fetch(const uint8_t *p, uint64_t n_bytes)
+{
+    for (uint64_t i = 0; i < n_bytes; i += 64) __builtin_prefetch(p + i, 0, 2);
+}
+
+/* R activation rows times one panel; meanwhile the bytes at `ahead`, the next panel, are fetched. */
 INLINE void panel_block(const coli__matmul_args *a, const coli__layout *l, uint32_t panel,
-                        uint32_t i0, const bool is4, const uint32_t group, const uint32_t R)
+                        uint32_t i0, const uint8_t *ahead, const bool is4, const uint32_t group,
+                        const uint32_t R)
 {
     const coli__wfmt fmt = a->w->fmt;
     const float pow2 = coli_pow2(a->w->scale_exp);
@@ -49,6 +55,7 @@ INLINE void panel_block(const coli__matmul_args *a, const coli__layout *l, uint3
 
     uint64_t g = 0;
     for (; g + 2 <= l->n_group; g += 2) {
+        if (ahead) fetch(ahead + (at - base), 2 * l->group_bytes);
         if (!fmt.per_row) scale = scales_of(at, fmt.scale_f16, pow2);
         group_values(&x, g, at + l->code_offset, scale, is4, group, R, v);
         at += l->group_bytes;
@@ -82,18 +89,21 @@ INLINE void matmul_quant(const coli__matmul_args *a, const bool is4, const uint3
 {
     const coli__layout l = coli__layout_of(a->w->fmt, a->w->n_in);
     for (uint32_t p = a->panel_begin; p < a->panel_end; p++) {
+        const uint8_t *next = p + 1 < a->panel_end ? a->w->data + (p + 1) * l.panel_bytes : a->next;
         uint32_t i = 0;
-        for (; i + ROWS_MAX <= a->n_row; i += ROWS_MAX)
-            panel_block(a, &l, p, i, is4, group, ROWS_MAX);
+        for (; i + ROWS_MAX <= a->n_row; i += ROWS_MAX, next = NULL)
+            panel_block(a, &l, p, i, next, is4, group, ROWS_MAX);
         if (ROWS_MAX > 4 && i + 4 <= a->n_row) {
-            panel_block(a, &l, p, i, is4, group, 4);
+            panel_block(a, &l, p, i, next, is4, group, 4);
             i += 4;
+            next = NULL;
         }
         if (i + 2 <= a->n_row) {
-            panel_block(a, &l, p, i, is4, group, 2);
+            panel_block(a, &l, p, i, next, is4, group, 2);
             i += 2;
+            next = NULL;
         }
-        if (i < a->n_row) panel_block(a, &l, p, i, is4, group, 1);
+        if (i < a->n_row) panel_block(a, &l, p, i, next, is4, group, 1);
     }
 }
 

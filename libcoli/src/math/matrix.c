@@ -99,6 +99,15 @@ bool coli__mat_bytes(coli__wfmt fmt, uint32_t n_out, uint32_t n_in, uint64_t *by
     return true;
 }
 
+const uint8_t *coli__mat_panel(const coli__mat *m, uint32_t i)
+{
+    uint64_t bytes, panel_bytes;
+    if ((uint64_t)i * COLI_PANEL >= m->n_out) return NULL;
+    return coli__mat_bytes(m->fmt, m->n_out, m->n_in, &bytes, &panel_bytes)
+               ? m->data + i * panel_bytes
+               : NULL;
+}
+
 /* ---- rounding to stored forms --------------------------------------------------------------- */
 
 static uint16_t f32_to_bf16(float x) // finite; to nearest, ties to even

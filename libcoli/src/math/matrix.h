@@ -58,6 +58,9 @@ coli_status coli__wfmt_parse(const char *name, coli__wfmt *out);
 bool coli__mat_bytes(coli__wfmt fmt, uint32_t n_out, uint32_t n_in, uint64_t *bytes,
                      uint64_t *panel_bytes);
 
+/* Where panel i begins; NULL when there is none. */
+const uint8_t *coli__mat_panel(const coli__mat *m, uint32_t i);
+
 /* Quantise or copy up to 16 rows into one panel.
  *   w          (n_row, n_in) f32, row stride ld; 1 <= n_row <= 16; finite and small enough for the
  *              format (and bf16), else E_NUMERIC with row and column

@@ -40,6 +40,7 @@ typedef struct coli__model_spec {
     const char *const
         *skip_prefixes; // checkpoint tensors that are recognised and not needed; NULL-ended
     uint64_t n_param, n_param_active; // of the tensors above
+    const char *head;                 // the tensor whose products are the logits
 } coli__model_spec;
 
 void coli__model_spec_finish(coli__model_spec *spec);

@@ -24,6 +24,7 @@
 #include <string.h>
 
 #include "../../include/coli/exact.h"
+#include "phase.h"
 #include "route.h"
 
 enum {
@@ -221,6 +222,7 @@ static void bucket(coli__moe *m, uint32_t n_tok)
 
 typedef struct job {
     coli__moe *m;
+    coli__pool *pool;
     const coli__moe_layer *layer;
     uint32_t n_tok, n_block, n_block_shared;
     float *h;
@@ -240,11 +242,11 @@ static void expert_of(const job *j, uint32_t expert, coli__mat *gate, coli__mat 
 
 static void inner_item(void *ctx, uint32_t item, uint32_t worker)
 {
-    (void)worker;
     const job *j = ctx;
     coli__moe *m = j->m;
     // the shared expert, which every row uses, comes first: the longest items start earliest
     const bool shared = item < j->n_block_shared;
+    coli__pool_phase(j->pool, worker, shared ? COLI_PHASE_SHARED : COLI_PHASE_EXPERTS);
     const uint32_t rest = shared ? 0 : item - j->n_block_shared;
     const run r = m->runs[shared ? m->n_run - 1 : rest / j->n_block];
     const uint32_t block = shared ? item : rest % j->n_block;
@@ -264,11 +266,13 @@ static void inner_item(void *ctx, uint32_t item, uint32_t worker)
                                   .n_row = n_row,
                                   .panel_begin = first / COLI_PANEL,
                                   .panel_end = (first + n + COLI_PANEL - 1) / COLI_PANEL,
+                                  .next = coli__mat_panel(&up, first / COLI_PANEL),
                                   .y = g,
                                   .ldy = INNER};
         coli__acts_bind(&m->x, &args);
         m->k->matmul(&args);
         args.w = &up;
+        args.next = coli__mat_panel(&gate, args.panel_end); // the next item, likely this worker's
         args.y = u;
         coli__acts_bind(&m->x, &args);
         m->k->matmul(&args);
@@ -282,6 +286,15 @@ static void inner_item(void *ctx, uint32_t item, uint32_t worker)
     }
 }
 
+/* Run i's panel of the down matrix. */
+static const uint8_t *next_down(const job *j, uint32_t i, uint32_t panel)
+{
+    if (i >= j->m->n_run) return NULL;
+    coli__mat gate, up, down;
+    expert_of(j, j->m->runs[i].expert, &gate, &up, &down);
+    return coli__mat_panel(&down, panel);
+}
+
 static void outer_item(void *ctx, uint32_t item, uint32_t worker)
 {
     const job *j = ctx;
@@ -293,7 +306,8 @@ static void outer_item(void *ctx, uint32_t item, uint32_t worker)
 
     for (uint32_t i = 0; i < m->n_run; i++) {
         const run r = m->runs[i];
-        const bool shared = r.expert == m->n_expert;
+        const bool shared = r.expert == m->n_expert; // the last run
+        coli__pool_phase(j->pool, worker, shared ? COLI_PHASE_SHARED : COLI_PHASE_EXPERTS);
         coli__mat gate, up, down;
         expert_of(j, r.expert, &gate, &up, &down);
         // pairs of one expert follow each other, so its rows are a run of `inner`
@@ -302,12 +316,14 @@ static void outer_item(void *ctx, uint32_t item, uint32_t worker)
                                   .n_row = r.n,
                                   .panel_begin = first / COLI_PANEL,
                                   .panel_end = (first + n + COLI_PANEL - 1) / COLI_PANEL,
+                                  .next = next_down(j, i + 1, first / COLI_PANEL),
                                   .y = shared ? tile_shared : tile + (size_t)r.first * TILE,
                                   .ldy = TILE};
         coli__acts_skip(&rows, r.first);
         coli__acts_bind(&rows, &args);
         m->k->matmul(&args);
     }
+    coli__pool_phase(j->pool, worker, COLI_PHASE_EXPERTS);
     for (uint32_t t = 0; t < j->n_tok; t++) {
         float sum[TILE] = {0};
         for (uint32_t rank = 0; rank < m->n_used; rank++) {
@@ -324,6 +340,7 @@ coli_status coli__moe_run(coli__moe *m, const coli__moe_layer *layer, coli__pool
 {
     bucket(m, n_tok);
     job j = {.m = m,
+             .pool = pool,
              .layer = layer,
              .n_tok = n_tok,
              .n_block = (m->d_ff + INNER - 1) / INNER,

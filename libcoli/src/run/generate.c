@@ -31,9 +31,10 @@ coli_status coli__sampling_take(const coli_session *s, const coli_sampling *give
     return coli__sampling_check(out);
 }
 
+/* With the clock on, sampling holds the model's lock: worker 0 is whoever has it. */
 static int32_t sample(coli_session *s, const coli_sampling *p)
 {
-    const coli_model *m = s->m;
+    coli_model *m = s->m;
     const coli__sample_args args = {.logits = s->logits,
                                     .n_token = m->beside.tok
                                                    ? coli__tok_n_id(m->beside.tok)
@@ -42,9 +43,18 @@ static int32_t sample(coli_session *s, const coli_sampling *p)
                                     .made = s->made,
                                     .sampling = p,
                                     .scratch = s->sample_scratch};
+    const bool timed = coli__pool_clock_is_on(m->pool);
+    if (timed) {
+        pthread_mutex_lock(&m->mu);
+        coli__pool_phase(m->pool, 0, COLI_PHASE_SAMPLING);
+    }
     const coli__fp fp = coli__fp_enter();
     const uint32_t id = coli__sample(&args, &s->rng);
     coli__fp_leave(fp);
+    if (timed) {
+        coli__pool_phase(m->pool, 0, COLI_PHASE_OUTSIDE);
+        pthread_mutex_unlock(&m->mu);
+    }
     s->made[id]++;
     return (int32_t)id;
 }

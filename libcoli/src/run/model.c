@@ -23,6 +23,40 @@ static char *last_component(const char *path) // coli__free
     return coli__strndup(path + begin, end - begin);
 }
 
+/* What a token reads of a tensor outside the experts, and computes with it. */
+static void count_tensor(coli_model *m, const coli__model_spec *spec, const coli__tensor_spec *t,
+                         const coli__ct_tensor *found)
+{
+    const uint64_t n_mac = (uint64_t)t->n_out * t->n_in;
+    if (strcmp(t->name, spec->head) == 0) {
+        m->token_head_bytes = found->n_bytes;
+        m->n_mac_head = n_mac;
+    }
+    if (t->role == COLI_ROLE_EMBED) {
+        m->token_trunk_bytes += found->n_bytes / t->n_out;
+    } else if (strcmp(t->name, spec->head) != 0) {
+        m->token_trunk_bytes += found->n_bytes;
+        if (t->role != COLI_ROLE_VECTOR) m->n_mac_body += n_mac;
+    }
+}
+
+static uint64_t matrix_bytes(const coli__mat *w)
+{
+    uint64_t n_bytes;
+    return coli__mat_bytes(w->fmt, w->n_out, w->n_in, &n_bytes, NULL) ? n_bytes : 0;
+}
+
+static void count_experts(coli_model *m)
+{
+    for (uint32_t i = 0; i < coli__container_n_expert_layer(m->container); i++) {
+        const coli__ct_experts *x = coli__container_experts(m->container, i);
+        m->token_expert_bytes +=
+            m->shape.n_expert_used *
+            (matrix_bytes(&x->gate) + matrix_bytes(&x->up) + matrix_bytes(&x->down));
+        m->n_mac_body += m->shape.n_expert_used * 3 * (uint64_t)x->d_model * x->d_ff;
+    }
+}
+
 static coli_status describe(coli_model *m, const char *dir)
 {
     coli__model_spec spec;
@@ -33,12 +67,13 @@ static coli_status describe(coli_model *m, const char *dir)
     for (uint32_t i = 0; i < spec.n_tensor && status == COLI_OK; i++) {
         const coli__tensor_spec *t = &spec.tensors[i];
         const coli__ct_tensor *found;
-        if (t->role != COLI_ROLE_TRUNK) continue;
         status = coli__container_find(m->container, t->name, t->n_out, t->n_in, &found);
-        if (status == COLI_OK) coli__wfmt_name(found->mat.fmt, m->trunk_format);
-        break; // all have one format
+        if (status == COLI_OK && t->role == COLI_ROLE_TRUNK)
+            coli__wfmt_name(found->mat.fmt, m->trunk_format);
+        if (status == COLI_OK) count_tensor(m, &spec, t, found);
     }
     coli__model_spec_finish(&spec);
+    count_experts(m);
     if (coli__container_n_expert_layer(m->container) > 0)
         coli__wfmt_name(coli__container_experts(m->container, 0)->gate.fmt, m->expert_format);
     m->name = last_component(dir);
@@ -135,6 +170,11 @@ coli_status coli_model_get_info(const coli_model *m, coli_model_info *info)
         .isa = m->kernels->name,
         .stop_ids = m->beside.stop_ids,
         .n_stop_ids = m->beside.n_stop_id,
+        .token_expert_bytes = m->token_expert_bytes,
+        .token_trunk_bytes = m->token_trunk_bytes,
+        .token_head_bytes = m->token_head_bytes,
+        .n_mac_body = m->n_mac_body,
+        .n_mac_head = m->n_mac_head,
     };
     coli__struct_fill(info, &full, sizeof full);
     return COLI_OK;

@@ -17,6 +17,8 @@ struct coli_model {
     coli__shape shape;
     coli__companions beside;
     uint64_t n_param, n_param_active;
+    uint64_t token_expert_bytes, token_trunk_bytes, token_head_bytes; // that a token reads
+    uint64_t n_mac_body, n_mac_head; // multiply-adds of a token with weights
     char *name; // the directory's last component
     char expert_format[32], trunk_format[32];
 

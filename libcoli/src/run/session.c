@@ -170,7 +170,9 @@ static coli_status forward(coli_session *s, const coli__forward_args *args)
     s->has_logits = false;
     pthread_mutex_lock(&m->mu);
     const coli__fp fp = coli__fp_enter();
+    coli__pool_phase(m->pool, 0, COLI_PHASE_OTHER);
     const coli_status status = m->engine->forward(s->state, m->pool, args);
+    coli__pool_phase(m->pool, 0, COLI_PHASE_OUTSIDE);
     coli__fp_leave(fp);
     pthread_mutex_unlock(&m->mu);
     if (status != COLI_OK) {

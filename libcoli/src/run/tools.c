@@ -4,6 +4,7 @@
 #include "../model/chat_template.h"
 #include "../model/convert.h"
 #include "../model/safetensors.h"
+#include "../model/synth.h"
 #include "api.h"
 #include "model.h"
 
@@ -153,6 +154,30 @@ coli_status coli_convert(const char *src, const char *out, const coli_convert_op
     COLI_TRY(coli__wfmt_parse(o.trunk ? o.trunk : "int8", &args.trunk));
     COLI_TRY(check_checkpoint(src));
     return coli__convert(&args);
+}
+
+coli_status coli_synth(const char *out, const coli_synth_opts *opts)
+{
+    if (!out) return coli__fail(COLI_E_INVALID, "coli_synth: out is NULL");
+    coli_synth_opts o;
+    COLI_TRY(coli__opts_copy("coli_synth_opts", &o, sizeof o, opts));
+    coli__synth_args args = {.out = out,
+                             .describe = coli__engine_describe,
+                             .like = o.like ? o.like : "qwen36-35b",
+                             .n_layer = o.n_layer,
+                             .d_model = o.d_model,
+                             .n_expert = o.n_expert,
+                             .n_expert_used = o.n_expert_used,
+                             .d_ff = o.d_ff,
+                             .n_vocab = o.n_vocab,
+                             .skew = o.skew,
+                             .seed = o.seed,
+                             .n_thread = o.n_threads,
+                             .progress = o.progress,
+                             .user = o.user};
+    COLI_TRY(coli__wfmt_parse(o.experts ? o.experts : "int4", &args.experts));
+    COLI_TRY(coli__wfmt_parse(o.trunk ? o.trunk : "int8", &args.trunk));
+    return coli__synth(&args);
 }
 
 coli_status coli_verify(const char *dir, coli_progress_fn progress, void *user)

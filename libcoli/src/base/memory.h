@@ -1,0 +1,18 @@
+/* memory.h - what the system says about its memory, and large pieces of it. */
+#ifndef COLI_BASE_MEMORY_H
+#define COLI_BASE_MEMORY_H
+
+#include "error.h"
+
+/* Bytes that can be taken without pushing others out; 0 when the system does not tell. */
+uint64_t coli__memory_available(void);
+
+/* Bytes of the largest cache of the first processor; 0 when the system does not tell. */
+uint64_t coli__cache_bytes(void);
+
+/* n_bytes of fresh memory of its own, in huge pages where the system has some to give: for buffers
+ * of many MiB that are read from end to end. */
+coli_status coli__pages_take(uint64_t n_bytes, void **out);
+void coli__pages_give(void *pages, uint64_t n_bytes); // NULL is fine
+
+#endif

@@ -1,0 +1,5 @@
+# Tests of models with random weights, of the clock, and of `coli bench`.
+coli_test(synth_test unit)
+coli_test(measure_test unit)
+coli_test(bench_test golden)
+add_dependencies(bench_test coli_cli)
