@@ -1,5 +1,5 @@
-/* companions_test.c - the small files beside the weights: bad ones are refused before a conversion starts,
- * by verify, and when the model is opened, each by name. */
+/* companions_test.c - the small files beside the weights: bad ones are refused before a conversion
+ * starts, by verify, and when the model is opened, each by name. */
 #include "world.h"
 
 #include "libcoli/src/run/companions.h"

@@ -19,10 +19,10 @@
  * Functions return a coli_status (coli/status.h); on failure out-parameters are NULL or zero and
  * coli_error_message() says why.  Functions that return no status accept NULL and do nothing.
  *
- * Threads.  Functions on a coli_tokenizer or that take a const coli_model may be called from any thread at any time.
- * A session or chat is used by one thread at a time; sessions of one model may be used by different
- * threads, which then take turns.  coli_session_cancel may be called from any thread and from a
- * signal handler. */
+ * Threads.  Functions on a coli_tokenizer, and those that take a const coli_model, may be called
+ * from any thread at any time.  A session or chat is used by one thread at a time; sessions of one
+ * model may be used by different threads, which then take turns.  coli_session_cancel may be called
+ * from any thread and from a signal handler. */
 #ifndef COLI_COLI_H
 #define COLI_COLI_H
 
@@ -97,7 +97,8 @@ typedef struct coli_tokenizer coli_tokenizer;
 
 /* From a tokenizer.json alone, without a model. */
 COLI_API coli_status coli_tokenizer_open(const char *tokenizer_json, coli_tokenizer **out);
-COLI_API void coli_tokenizer_close(coli_tokenizer *tokenizer); /* only what coli_tokenizer_open gave */
+/* Only what coli_tokenizer_open gave. */
+COLI_API void coli_tokenizer_close(coli_tokenizer *tokenizer);
 /* The model's own; borrowed. */
 COLI_API const coli_tokenizer *coli_model_tokenizer(const coli_model *model);
 
@@ -140,9 +141,11 @@ COLI_API uint32_t coli_session_n_ctx(const coli_session *session);
 COLI_API const coli_model *coli_session_model(const coli_session *session);
 
 /* Feed tokens; afterwards the logits of the last one are there.  n_ids >= 1.
- * Errors  E_LIMIT when they do not fit n_ctx (nothing is fed), E_INVALID for an id outside the
- *         vocabulary (nothing is fed), E_CANCELLED (the chunks done so far are fed: coli_session_pos),
- *         E_NUMERIC naming layer and position when an activation leaves its range (the session is then reset). */
+ * Errors   E_LIMIT     they do not fit n_ctx; nothing is fed
+ *          E_INVALID   an id is outside the vocabulary; nothing is fed
+ *          E_CANCELLED the chunks done so far are fed (coli_session_pos)
+ *          E_NUMERIC   an activation left its range, at the layer and position named; the session is
+ *                      reset */
 COLI_API coli_status coli_session_feed(coli_session *session, const int32_t *ids, size_t n_ids);
 
 /* (n_vocab) f32 of the last token fed, borrowed until the next feed; NULL before the first, and after
@@ -158,16 +161,17 @@ COLI_API void coli_session_cancel(coli_session *session);
  *   pos         position of the first row
  *   n_row       rows in this call
  *   logits      (n_row, n_vocab)
- *   expert_ids  (n_layer, n_row, n_expert_used) best first;  expert_w the same shape: renormalised weights
+ *   expert_ids  (n_layer, n_row, n_expert_used) best first
+ *   expert_w    the same shape: renormalised weights
  * Return false to stop (E_CANCELLED). */
 typedef bool (*coli_rows_fn)(void *user, uint32_t pos, uint32_t n_row, const float *logits,
                              const int32_t *expert_ids, const float *expert_w);
 COLI_API coli_status coli_session_eval(coli_session *session, const int32_t *ids, size_t n_ids,
                                        coli_rows_fn on_rows, void *user);
 
-/* The state at this position with its logits, to come back to.  Keys and values stay in the session, so going
- * back is possible while the tokens before the snapshot are still the session's: E_INVALID once other tokens
- * were fed in their place.  A snapshot may outlive its session. */
+/* The state at this position with its logits, to come back to.  Keys and values stay in the session,
+ * so going back is possible while the tokens before the snapshot are still the session's: E_INVALID
+ * once other tokens were fed in their place, or after a reset.  A snapshot may outlive its session. */
 typedef struct coli_snapshot coli_snapshot;
 COLI_API coli_status coli_session_snapshot(const coli_session *session, coli_snapshot **out);
 COLI_API coli_status coli_session_restore(coli_session *session, const coli_snapshot *snapshot);
@@ -175,15 +179,15 @@ COLI_API void coli_snapshot_destroy(coli_snapshot *snapshot);
 
 /* ---- sampling and generation --------------------------------------------------------------- */
 
-/* Order: penalties, temperature, top_k, top_p, min_p, draw.  temperature 0 takes the largest logit, ties to
- * the lower id.  Fields are used as they stand: start from coli_sampling_default(). */
+/* Order: penalties, temperature, top_k, top_p, min_p, draw.  temperature 0 takes the largest logit,
+ * ties to the lower id.  Fields are used as they stand: start from coli_sampling_default(). */
 typedef struct coli_sampling {
     uint32_t struct_size;
     float temperature; /* 0: greedy */
     uint32_t top_k;    /* 0: off */
     float top_p;       /* 1: off */
     float min_p;       /* 0: off */
-    float repetition_penalty; /* 1: off; > 1 divides positive, multiplies negative logits of tokens seen */
+    float repetition_penalty; /* 1: off; divides positive, multiplies negative logits of tokens seen */
     float presence_penalty;   /* 0: off; subtracted from the logits of tokens made in this turn */
     uint64_t seed;
 } coli_sampling;
@@ -233,8 +237,8 @@ typedef struct coli_result {
     double tok_s;        /* tokens after the first / decode_s; 0 if there were none */
 } coli_result;
 
-/* Make tokens from the present logits until something stops it; each one is also fed, except a stop token and the last.
- * The seed in sampling restarts the generator. */
+/* Make tokens from the present logits until something stops it; each one is also fed, except a stop
+ * token and the last.  The seed in sampling restarts the generator. */
 COLI_API coli_status coli_generate(coli_session *session, const coli_generate_opts *opts,
                                    coli_piece_fn on_piece, void *user, coli_result *result);
 
@@ -255,9 +259,9 @@ COLI_API coli_status coli_chat_create(coli_session *session, const coli_chat_opt
 COLI_API void coli_chat_destroy(coli_chat *chat);
 
 /* Say something as the user and stream the answer.  Only what is new is prefilled.  When the turn is
- * cancelled, what was said so far stays in the conversation.  When nothing was answered (cancelled before
- * the first token, an answer without one, an error, a prompt that does not fit the context: E_LIMIT)
- * the conversation is as it was before the call. */
+ * cancelled, what was said so far stays in the conversation.  When nothing was answered (cancelled
+ * before the first token, an answer without one, an error, a prompt that does not fit the context:
+ * E_LIMIT) the conversation is as it was before the call. */
 COLI_API coli_status coli_chat_say(coli_chat *chat, const char *text, const coli_generate_opts *opts,
                                    coli_piece_fn on_piece, void *user, coli_result *result);
 COLI_API void coli_chat_reset(coli_chat *chat); /* forget all but the system message */
@@ -271,7 +275,8 @@ typedef bool (*coli_progress_fn)(void *user, const char *what, uint64_t done, ui
 
 typedef struct coli_convert_opts {
     uint32_t struct_size;
-    const char *experts, *trunk; /* "int4", "int8", "bf16", "f32", or in full "int4-g64-f16"; NULL: int4, int8 */
+    /* "int4", "int8", "bf16", "f32", or in full "int4-g64-f16"; NULL: int4, int8 */
+    const char *experts, *trunk;
     const char *chat_template;   /* NULL: found in the checkpoint, else "3.6" */
     uint32_t n_threads;
     coli_progress_fn progress;
@@ -280,10 +285,14 @@ typedef struct coli_convert_opts {
 } coli_convert_opts;
 
 /* Hugging Face checkpoint to container.  `out` must not exist and appears only when complete.
- * Memory: at most 256 MiB besides the mapped checkpoint. */
+ * Errors   E_NOTFOUND, E_FORMAT (a file is malformed or a tensor missing: names file and tensor),
+ *          E_NUMERIC (a weight is no number or too large for the format), E_UNSUPPORTED, E_EXISTS,
+ *          E_LIMIT (what does not fit the memory below), E_CANCELLED, E_IO, E_NOMEM.
+ * Cost     memory: at most 256 MiB besides the mapped checkpoint; time: that of reading it twice. */
 COLI_API coli_status coli_convert(const char *src, const char *out, const coli_convert_opts *opts);
 
-/* Read all of a container and check every checksum, scale and weight. */
+/* Read all of a container and check every checksum, scale and weight, and that its tokenizer and
+ * settings can be used.  Errors as for coli_model_open, and E_CANCELLED. */
 COLI_API coli_status coli_verify(const char *dir, coli_progress_fn progress, void *user);
 
 typedef struct coli_synth_opts {

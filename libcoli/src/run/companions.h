@@ -1,5 +1,5 @@
-/* companions.h - the small files that stand beside the weights, in a checkpoint as in a container, and say
- * how to talk with the model: tokenizer.json, tokenizer_config.json, generation_config.json. */
+/* companions.h - the small files that stand beside the weights, in a checkpoint as in a container, and
+ * say how to talk with the model: tokenizer.json, tokenizer_config.json, generation_config.json. */
 #ifndef COLI_RUN_COMPANIONS_H
 #define COLI_RUN_COMPANIONS_H
 
@@ -17,9 +17,9 @@ typedef struct coli__companions {
     uint32_t n_stop_id;
 } coli__companions;
 
-/* Read what there is in `dir`; each file is optional, and an error names the one that is bad.  config is the
- * model's config.json, which names the end of a turn where generation_config.json is absent; n_vocab
- * its rows of logits. */
+/* Read what there is in `dir`; each file is optional, and an error names the one that is bad.  config is
+ * the model's config.json, which names the end of a turn where generation_config.json is absent;
+ * n_vocab its rows of logits. */
 coli_status coli__companions_read(const char *dir, const json_t *config, uint32_t n_vocab,
                                   coli__companions *out);
 void coli__companions_finish(coli__companions *c); // accepts a zeroed struct
