@@ -22,7 +22,7 @@ input norm without 1|$engine|w, 1, d->d_model, d->eps,|w, 0, d->d_model, d->eps,
 q norm without 1|$engine|a->q_norm, 1,|a->q_norm, 0,
 query and gate as halves|$engine|float *query = q + 2 * (size_t)h * d->d_head;|float *query = q + (size_t)h * d->d_head;
 key head by modulo|$engine|for (uint32_t vh = head * r; vh < (head + 1) * r; vh++)|for (uint32_t vh = head; vh < d->n_v_head; vh += d->n_k_head)
-gate without sigmoid|$engine|s->m->k->sigmoid_mul(out, query + d->d_head, d->d_head);|for (uint32_t i = 0; i < d->d_head; i++) out[i] *= query[d->d_head + i];
+gate with silu|$kernels|y[i] = y[i] * coli_sigmoid(gate[i]);|y[i] = y[i] * coli_silu(gate[i]);
 read before the update|$kernels|decay * by_q[b] + kq * by_k[b]|decay * by_q[b]
 decay after the prediction|$kernels|load(v + VW * b) - decay * by_k[b]|load(v + VW * b) - by_k[b]
 beta on v only|$kernels|beta * (load(v + VW * b) - decay * by_k[b])|beta * load(v + VW * b) - decay * by_k[b]
@@ -38,7 +38,7 @@ rotation backwards|$rope|low[i] = a * cosine[i] - b * sine[i];|low[i] = a * cosi
 weights not renormalised|$route|const float sum = k->softmax_sum(w, n_used);|const float sum = 1.05f * k->softmax_sum(w, n_used);
 shared gate missing|$moe|m->shared_w[t] = coli_sigmoid(shared);|m->shared_w[t] = 1;
 up and gate swapped|$moe|m->k->silu_mul(g + i * INNER, u + i * INNER, n, out);|m->k->silu_mul(u + i * INNER, g + i * INNER, n, out);
-scores not scaled|$engine|const float scale = coli_rsqrt((float)d->d_head);|const float scale = 1;
+scores not scaled|$engine|.scale = coli_rsqrt((float)d->d_head),|.scale = 1,
 position off by one|$engine|coli__rope_table(s->m->rope_freq, d->d_rot, s->pos,|coli__rope_table(s->m->rope_freq, d->d_rot, s->pos / 2,
 EOF
 )
