@@ -33,14 +33,12 @@
 #include "../../libcoli/include/coli/exact.h"
 #include "../../libcoli/src/math/rope.h"
 #include "../../libcoli/src/moe/moe.h"
-#include "../../libcoli/src/moe/route.h"
 
 enum {
-    MANY_ROWS = 16, // from here on rows may be shared out among the workers: see many_rows
-    ROWS_EACH = 8,  // the least that a worker then gets: the kernels' widest block
-    ROW_BLOCK = 32, // rows per item of a projection
-    FINISH_ROWS_MAX =
-        128,         // rows per item of `finish`: out_proj streams through the caches once for them
+    MANY_ROWS = 16,        // from here on rows may be shared out among the workers: see many_rows
+    ROWS_EACH = 8,         // the least that a worker then gets: the kernels' widest block
+    ROW_BLOCK = 32,        // rows per item of a projection
+    FINISH_ROWS_MAX = 128, // rows per item of `finish`: out_proj is read once for them
     FEW_PANELS = 4,  // panels of 16 outputs per item of a projection: a share for every worker
     MANY_PANELS = 8, // the same for many rows: what stays in L2 while the row blocks pass
 };

@@ -214,7 +214,9 @@ T_TEST(machine_refusals)
     coli_model *m = world_open(DEMO, 1, NULL);
     coli_machine *machine;
     double x;
+    machine = (coli_machine *)8;
     T_FAILS(coli_machine_open(NULL, 0, &machine), COLI_E_INVALID, "NULL");
+    T_TRUE(machine == NULL);
     T_FAILS(coli_machine_open(m, UINT64_MAX, &machine), COLI_E_INVALID, "1 TiB");
     T_TRUE(machine == NULL);
     T_FAILS(coli_machine_stream(NULL, &x), COLI_E_INVALID, "NULL");

@@ -101,11 +101,11 @@ bool coli__mat_bytes(coli__wfmt fmt, uint32_t n_out, uint32_t n_in, uint64_t *by
 
 const uint8_t *coli__mat_panel(const coli__mat *m, uint32_t i)
 {
-    uint64_t bytes, panel_bytes;
     if ((uint64_t)i * COLI_PANEL >= m->n_out) return NULL;
-    return coli__mat_bytes(m->fmt, m->n_out, m->n_in, &bytes, &panel_bytes)
-               ? m->data + i * panel_bytes
-               : NULL;
+    const uint64_t panel_bytes = coli__wfmt_is_quant(m->fmt)
+                                     ? coli__layout_of(m->fmt, m->n_in).panel_bytes
+                                     : COLI_PANEL * coli__float_row_bytes(m->fmt, m->n_in);
+    return m->data + i * panel_bytes;
 }
 
 /* ---- rounding to stored forms --------------------------------------------------------------- */
@@ -246,7 +246,7 @@ static coli_status check_finite(const float *w, uint32_t n_row, uint32_t n_in, s
 {
     for (uint32_t r = 0; r < n_row; r++)
         for (uint32_t c = 0; c < n_in; c++)
-            if ((coli_bits(w[r * ld + c]) & 0x7F800000u) == 0x7F800000u)
+            if (!coli__is_finite(w[r * ld + c]))
                 return coli__fail(COLI_E_NUMERIC, "row %u, column %u: weight is not finite", r, c);
     return COLI_OK;
 }

@@ -41,6 +41,12 @@ typedef struct coli__mat {
 
 enum { COLI_PANEL = 16 };
 
+/* False for NaN and the infinities. */
+static inline bool coli__is_finite(float x)
+{
+    return x - x == 0;
+}
+
 static inline bool coli__wfmt_is_quant(coli__wfmt fmt)
 {
     return fmt.type == COLI_W_I8 || fmt.type == COLI_W_I4;

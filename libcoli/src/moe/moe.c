@@ -286,13 +286,11 @@ static void inner_item(void *ctx, uint32_t item, uint32_t worker)
     }
 }
 
-/* Run i's panel of the down matrix. */
-static const uint8_t *next_down(const job *j, uint32_t i, uint32_t panel)
+static coli__mat down_of(const job *j, uint32_t i) // run i's; zero beyond the last
 {
-    if (i >= j->m->n_run) return NULL;
-    coli__mat gate, up, down;
-    expert_of(j, j->m->runs[i].expert, &gate, &up, &down);
-    return coli__mat_panel(&down, panel);
+    coli__mat gate, up, down = {0};
+    if (i < j->m->n_run) expert_of(j, j->m->runs[i].expert, &gate, &up, &down);
+    return down;
 }
 
 static void outer_item(void *ctx, uint32_t item, uint32_t worker)
@@ -304,24 +302,25 @@ static void outer_item(void *ctx, uint32_t item, uint32_t worker)
     float *tile = m->tile + (size_t)worker * m->max_tok * (m->n_used + 1) * TILE;
     float *tile_shared = tile + (size_t)m->n_pair * TILE;
 
+    coli__mat down = down_of(j, 0);
     for (uint32_t i = 0; i < m->n_run; i++) {
         const run r = m->runs[i];
         const bool shared = r.expert == m->n_expert; // the last run
         coli__pool_phase(j->pool, worker, shared ? COLI_PHASE_SHARED : COLI_PHASE_EXPERTS);
-        coli__mat gate, up, down;
-        expert_of(j, r.expert, &gate, &up, &down);
+        const coli__mat next = down_of(j, i + 1);
         // pairs of one expert follow each other, so its rows are a run of `inner`
         coli__acts rows = shared ? m->inner_shared : m->inner;
         coli__matmul_args args = {.w = &down,
                                   .n_row = r.n,
                                   .panel_begin = first / COLI_PANEL,
                                   .panel_end = (first + n + COLI_PANEL - 1) / COLI_PANEL,
-                                  .next = next_down(j, i + 1, first / COLI_PANEL),
+                                  .next = coli__mat_panel(&next, first / COLI_PANEL),
                                   .y = shared ? tile_shared : tile + (size_t)r.first * TILE,
                                   .ldy = TILE};
         coli__acts_skip(&rows, r.first);
         coli__acts_bind(&rows, &args);
         m->k->matmul(&args);
+        down = next;
     }
     coli__pool_phase(j->pool, worker, COLI_PHASE_EXPERTS);
     for (uint32_t t = 0; t < j->n_tok; t++) {

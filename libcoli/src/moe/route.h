@@ -4,12 +4,6 @@
 
 #include "../math/kernels.h"
 
-/* False for NaN and the infinities. */
-static inline bool coli__is_finite(float x)
-{
-    return x - x == 0;
-}
-
 /* The n_used largest of n_expert router logits, best first, ties to the lower id, and their softmax
  * over the chosen: which equals the softmax over all, renormalised.
  *   ids, w  (n_used)

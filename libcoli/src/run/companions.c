@@ -3,7 +3,7 @@
 
 #include "../base/file.h"
 
-/* -- sampling ------------------------------------------------------------------------------------ */
+/* -- sampling ---------------------------------------------------------------------------------- */
 
 const coli_sampling coli__sampling_neutral = {
     .struct_size = sizeof(coli_sampling), .temperature = 1, .top_p = 1, .repetition_penalty = 1};
@@ -94,7 +94,7 @@ static coli_status read_generation(const char *dir, const json_t *config, uint32
     return status;
 }
 
-/* -- tokenizer ----------------------------------------------------------------------------------- */
+/* -- tokenizer --------------------------------------------------------------------------------- */
 
 static coli_status read_tokenizer(const char *dir, uint32_t n_vocab, coli__companions *c)
 {

@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "../base/memory.h"
+#include "../math/acts.h"
 #include "../math/peak.h"
 #include "api.h"
 #include "model.h"
@@ -31,8 +32,8 @@ coli_status coli_clock_start(coli_model *m)
 
 coli_status coli_clock_stop(coli_model *m, coli_phases *out)
 {
+    if (out) COLI_TRY(coli__struct_clear("coli_phases", out));
     if (!m || !out) return coli__fail(COLI_E_INVALID, "coli_clock_stop: an argument is NULL");
-    COLI_TRY(coli__struct_clear("coli_phases", out));
     uint64_t ns[COLI_MAX_PHASE], wall_ns[COLI_MAX_PHASE], all = 0;
     pthread_mutex_lock(&m->mu);
     coli__pool_clock_stop(m->pool, ns, wall_ns);
@@ -94,8 +95,8 @@ struct coli_machine {
     uint32_t n_round;       // per item
     coli__mat mat;          // (CACHED_N_OUT, CACHED_N_IN) int4, all codes and scales 0
     uint8_t *weights;
-    coli__qrows rows; // (CACHED_N_ROW) of zeros
-    float *y;         // (n_worker, CACHED_N_ROW, CACHED_N_OUT)
+    coli__acts rows; // (CACHED_N_ROW, CACHED_N_IN) of zeros
+    float *y;        // (n_worker, CACHED_N_ROW, CACHED_N_OUT)
 };
 
 static void touch_item(void *ctx, uint32_t item, uint32_t worker)
@@ -126,12 +127,12 @@ static void peak_item(void *ctx, uint32_t item, uint32_t worker)
         s->n_mac += c->peak->run(c->n_round, &s->value);
         return;
     }
-    const coli__matmul_args args = {.w = &c->mat,
-                                    .xq = &c->rows,
-                                    .n_row = CACHED_N_ROW,
-                                    .panel_end = CACHED_N_OUT / COLI_PANEL,
-                                    .y = c->y + (size_t)worker * CACHED_N_ROW * CACHED_N_OUT,
-                                    .ldy = CACHED_N_OUT};
+    coli__matmul_args args = {.w = &c->mat,
+                              .n_row = CACHED_N_ROW,
+                              .panel_end = CACHED_N_OUT / COLI_PANEL,
+                              .y = c->y + (size_t)worker * CACHED_N_ROW * CACHED_N_OUT,
+                              .ldy = CACHED_N_OUT};
+    coli__acts_bind(&c->rows, &args);
     for (uint32_t i = 0; i < c->n_round; i++) c->m->kernels->matmul(&args);
     s->n_mac += (uint64_t)c->n_round * CACHED_N_ROW * CACHED_N_OUT * CACHED_N_IN;
 }
@@ -175,16 +176,11 @@ static coli_status prepare_matmul(coli_machine *c)
                          .fmt = {.type = COLI_W_I4, .group = 64, .scale_f16 = true}};
     if (!coli__mat_bytes(c->mat.fmt, CACHED_N_OUT, CACHED_N_IN, &n_bytes, NULL))
         return coli__fail(COLI_E_INTERNAL, "coli_machine_open: no such matrix");
-    const size_t n_group = (size_t)CACHED_N_ROW * CACHED_N_IN / 64;
+    COLI_TRY(coli__acts_init(&c->rows, CACHED_N_ROW, CACHED_N_IN, coli__form_of(c->mat.fmt)));
     const size_t n_y = (size_t)CACHED_N_ROW * CACHED_N_OUT * coli__pool_n_worker(c->m->pool);
     c->mat.data = c->weights = coli__alloc64((size_t)n_bytes);
-    c->rows = (coli__qrows){.q = coli__alloc64((size_t)CACHED_N_ROW * CACHED_N_IN),
-                            .d = coli__calloc(n_group, sizeof(float)),
-                            .sum = coli__calloc(n_group, sizeof(int32_t)),
-                            .group = 64,
-                            .n_group = CACHED_N_IN / 64};
     c->y = coli__alloc64(n_y * sizeof(float));
-    return c->weights && c->rows.q && c->rows.d && c->rows.sum && c->y ? COLI_OK : COLI_E_NOMEM;
+    return c->weights && c->y ? COLI_OK : COLI_E_NOMEM;
 }
 
 /* What was asked for, or the default; no more than half of what is free. */
@@ -206,8 +202,8 @@ static void choose_buffer(coli_machine *c, uint64_t asked_bytes)
 
 coli_status coli_machine_open(coli_model *m, uint64_t buffer_bytes, coli_machine **out)
 {
+    if (out) *out = NULL;
     if (!m || !out) return coli__fail(COLI_E_INVALID, "coli_machine_open: an argument is NULL");
-    *out = NULL;
     if (buffer_bytes > (uint64_t)1 << 40)
         return coli__fail(COLI_E_INVALID, "coli_machine_open: a buffer of more than 1 TiB");
     coli_machine *c = coli__calloc(1, sizeof *c);
@@ -234,18 +230,16 @@ void coli_machine_close(coli_machine *c)
     coli__pages_give(c->buffer, c->buffer_bytes);
     coli__free_aligned(c->sinks);
     coli__free_aligned(c->weights);
-    coli__free_aligned(c->rows.q);
-    coli__free(c->rows.d);
-    coli__free(c->rows.sum);
+    coli__acts_finish(&c->rows);
     coli__free_aligned(c->y);
     coli__free(c);
 }
 
 coli_status coli_machine_get_info(const coli_machine *c, coli_machine_info *info)
 {
+    if (info) COLI_TRY(coli__struct_clear("coli_machine_info", info));
     if (!c || !info)
         return coli__fail(COLI_E_INVALID, "coli_machine_get_info: an argument is NULL");
-    COLI_TRY(coli__struct_clear("coli_machine_info", info));
     const coli_machine_info full = {.n_threads = coli__pool_n_worker(c->m->pool),
                                     .buffer_bytes = c->buffer_bytes,
                                     .wanted_bytes = c->wanted_bytes,
@@ -258,6 +252,7 @@ coli_status coli_machine_get_info(const coli_machine *c, coli_machine_info *info
 
 coli_status coli_machine_stream(coli_machine *c, double *gb_s)
 {
+    if (gb_s) *gb_s = 0;
     if (!c || !gb_s) return coli__fail(COLI_E_INVALID, "coli_machine_stream: an argument is NULL");
     *gb_s = (double)c->buffer_bytes / timed_run(c, n_slice(c), read_item) * 1e-9;
     return COLI_OK;
@@ -265,6 +260,7 @@ coli_status coli_machine_stream(coli_machine *c, double *gb_s)
 
 coli_status coli_machine_peak(coli_machine *c, double *gmac_s)
 {
+    if (gmac_s) *gmac_s = 0;
     if (!c || !gmac_s) return coli__fail(COLI_E_INVALID, "coli_machine_peak: an argument is NULL");
     const uint32_t n_worker = coli__pool_n_worker(c->m->pool);
     for (uint32_t w = 0; w < n_worker; w++) c->sinks[w].n_mac = 0;
