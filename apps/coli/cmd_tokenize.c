@@ -1,5 +1,5 @@
 /* cmd_tokenize.c - `coli tokenize`: texts to ids and back. */
-#include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,14 +8,7 @@
 #include "open_model.h"
 #include "options.h"
 #include "terminal.h"
-#include "token_bytes.h"
-
-/* A tokenizer and where it is from. */
-typedef struct source {
-    const coli_tokenizer *tok;
-    char path[PATH_MAX];
-    token_bytes *bytes; // opened when first needed
-} source;
+#include "text.h"
 
 /* One line of --jsonl.  False: it was no good, and an error stands in its place. */
 static bool tokenize_line(const coli_tokenizer *tok, const json_t *object, const app_lines *l,
@@ -60,16 +53,22 @@ static int tokenize_lines(const coli_tokenizer *tok, bool plain)
     return read == APP_OK ? code : read;
 }
 
-/* A token's text as a JSON string, part of a character as <E2>.  New memory (free). */
-static char *shown_token(source *from, int32_t id, const coli_text *piece)
+/* A token as a JSON string, bytes that are part of a character as <E2>.  New memory (free). */
+static char *shown_token(const coli_tokenizer *tok, int32_t id)
 {
-    char *shown = NULL;
-    if (strstr(piece->data, "\xEF\xBF\xBD")) { // not whole, or the character U+FFFD
-        if (!from->bytes) from->bytes = token_bytes_open(from->path);
-        if (from->bytes) shown = token_bytes_shown(from->bytes, id);
+    size_t n, n_shown = 0;
+    const char *bytes = coli_token_bytes(tok, id, &n);
+    char *shown = app_alloc(n + 1, strlen("<E2>"));
+    for (size_t i = 0, step; i < n; i += step ? step : 1) {
+        uint32_t code;
+        step = app_utf8_char(bytes + i, n - i, &code);
+        if (step)
+            memcpy(shown + n_shown, bytes + i, step);
+        else
+            snprintf(shown + n_shown, sizeof "<E2>", "<%02X>", (unsigned char)bytes[i]);
+        n_shown += step ? step : strlen("<E2>");
     }
-    json_t *string = shown ? app_json_string(shown, strlen(shown))
-                           : app_json_string(piece->data, piece->n_bytes);
+    json_t *string = app_json_string(shown, n_shown);
     char *quoted = app_json_text(string);
     json_decref(string);
     free(shown);
@@ -77,20 +76,15 @@ static char *shown_token(source *from, int32_t id, const coli_text *piece)
 }
 
 /* For a person: one token per line, its id and its text as a JSON string (so that blanks show). */
-static int tokenize_text(source *from, const char *text, size_t n_bytes, bool plain)
+static int tokenize_text(const coli_tokenizer *tok, const char *text, size_t n_bytes, bool plain)
 {
-    const coli_tokenizer *tok = from->tok;
     int32_t *ids;
     size_t n;
-    coli_status status = app_tokenize(tok, text, n_bytes, plain, &ids, &n);
+    const coli_status status = app_tokenize(tok, text, n_bytes, plain, &ids, &n);
     for (size_t i = 0; status == COLI_OK && i < n; i++) {
-        coli_text piece = {0};
-        status = coli_detokenize(tok, &ids[i], 1, false, &piece);
-        if (status != COLI_OK) break;
-        char *quoted = shown_token(from, ids[i], &piece);
+        char *quoted = shown_token(tok, ids[i]);
         printf("%8d  %s\n", ids[i], quoted);
         free(quoted);
-        coli_text_free(&piece);
     }
     if (status == COLI_OK)
         app_note("%zu token%s, %zu byte%s", n, n == 1 ? "" : "s", n_bytes, n_bytes == 1 ? "" : "s");
@@ -98,19 +92,19 @@ static int tokenize_text(source *from, const char *text, size_t n_bytes, bool pl
     return status == COLI_OK ? APP_OK : app_fail(status);
 }
 
-static int tokenize_all(source *from, const app_settings *s)
+static int tokenize_all(const coli_tokenizer *tok, const app_settings *s)
 {
-    if (s->jsonl) return tokenize_lines(from->tok, s->plain);
+    if (s->jsonl) return tokenize_lines(tok, s->plain);
     if (s->n_arg == 0) {
         char *text;
         size_t n_bytes;
         int code = app_read_all("-", APP_MAX_TEXT, &text, &n_bytes);
-        if (code == APP_OK) code = tokenize_text(from, text, n_bytes, s->plain);
+        if (code == APP_OK) code = tokenize_text(tok, text, n_bytes, s->plain);
         free(text);
         return code;
     }
     for (uint32_t i = 0; i < s->n_arg; i++) {
-        const int code = tokenize_text(from, s->args[i], strlen(s->args[i]), s->plain);
+        const int code = tokenize_text(tok, s->args[i], strlen(s->args[i]), s->plain);
         if (code != APP_OK) return code;
     }
     return APP_OK;
@@ -125,28 +119,18 @@ int cmd_tokenize(const app_settings *s)
         return app_usage("tokenize", "tokenize: give --tokenizer or --model, not both");
     if (s->tokenizer) {
         coli_tokenizer *tok;
-        source from = {0};
-        snprintf(from.path, sizeof from.path, "%s", s->tokenizer);
         const coli_status status = coli_tokenizer_open(s->tokenizer, &tok);
         if (status != COLI_OK) return app_fail_reading(status, s->tokenizer, false);
-        from.tok = tok;
-        const int code = tokenize_all(&from, s);
-        token_bytes_close(from.bytes);
+        const int code = tokenize_all(tok, s);
         coli_tokenizer_close(tok);
         return code;
     }
     app_engine engine;
+    const coli_tokenizer *tok;
     int code = app_open(s, false, &engine);
     if (code != APP_OK) return code;
-    source from = {0};
-    code = app_tokenizer(&engine, &from.tok);
-    if (code == APP_OK) code = app_model_dir(s, from.path, sizeof from.path);
-    if (code == APP_OK) {
-        const size_t n_dir = strlen(from.path);
-        snprintf(from.path + n_dir, sizeof from.path - n_dir, "/tokenizer.json");
-        code = tokenize_all(&from, s);
-    }
-    token_bytes_close(from.bytes);
+    code = app_tokenizer(&engine, &tok);
+    if (code == APP_OK) code = tokenize_all(tok, s);
     app_close(&engine);
     return code;
 }

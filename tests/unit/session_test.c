@@ -324,6 +324,30 @@ T_TEST(structs_of_other_sizes)
     coli_session_destroy(s);
 }
 
+T_TEST(bytes_of_tokens)
+{
+    T_BEGIN;
+    const coli_tokenizer *tok = coli_model_tokenizer(model);
+    size_t n;
+    T_MEM(coli_token_bytes(tok, 2, &n), "<|im_end|>", 10);
+    T_EQ(n, 10);
+    int32_t ids[8];
+    size_t n_ids;
+    T_OK(coli_tokenize(tok, "\xF0\x9F\xA6\x8A", 4, false, ids, 8, &n_ids)); // one character
+    char joined[16];
+    size_t at = 0;
+    for (size_t i = 0; i < n_ids; i++) {
+        const char *bytes = coli_token_bytes(tok, ids[i], &n);
+        memcpy(joined + at, bytes, n);
+        at += n;
+    }
+    T_EQ(at, 4);
+    T_MEM(joined, "\xF0\x9F\xA6\x8A", 4);
+    T_TRUE(coli_token_bytes(tok, -1, &n) == NULL && n == 0);
+    T_TRUE(coli_token_bytes(tok, 1 << 24, &n) == NULL && n == 0);
+    T_TRUE(coli_token_bytes(NULL, 2, &n) == NULL && n == 0);
+}
+
 T_TEST(outputs_are_safe_after_failure)
 {
     T_BEGIN;
@@ -411,6 +435,7 @@ int main(void)
         cmocka_unit_test(a_turn_forgets_what_the_one_before_made),
         cmocka_unit_test(a_penalty_follows_the_sequence),
         cmocka_unit_test(structs_of_other_sizes),
+        cmocka_unit_test(bytes_of_tokens),
         cmocka_unit_test(outputs_are_safe_after_failure),
         cmocka_unit_test(sessions_take_turns),
         cmocka_unit_test(allocations_may_fail),

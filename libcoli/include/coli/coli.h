@@ -113,6 +113,11 @@ COLI_API coli_status coli_tokenize(const coli_tokenizer *tokenizer, const char *
 COLI_API coli_status coli_detokenize(const coli_tokenizer *tokenizer, const int32_t *ids,
                                      size_t n_ids, bool skip_special, coli_text *out);
 
+/* The very bytes of one token, which may be part of a character: borrowed from the tokenizer, not
+ * NUL-terminated.  NULL and 0 for an id that has none. */
+COLI_API const char *coli_token_bytes(const coli_tokenizer *tokenizer, int32_t id,
+                                      size_t *n_bytes);
+
 /* Render a conversation as the family's chat template does, byte for byte.
  *   tmpl      "3.6" or "3.5"
  *   messages  JSON array of {"role", "content", "reasoning_content", "tool_calls"}

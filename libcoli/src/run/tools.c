@@ -84,6 +84,14 @@ coli_status coli_detokenize(const coli_tokenizer *t, const int32_t *ids, size_t 
     return status;
 }
 
+const char *coli_token_bytes(const coli_tokenizer *t, int32_t id, size_t *n_bytes)
+{
+    size_t n = 0;
+    const char *bytes = t ? coli__tok_bytes(tok_of(t), id, &n) : NULL;
+    if (n_bytes) *n_bytes = n;
+    return bytes;
+}
+
 /* -- chat template ----------------------------------------------------------------------------- */
 
 coli_status coli_chat_render(const char *tmpl, const char *messages, size_t n_messages_bytes,
@@ -186,7 +194,8 @@ coli_status coli_verify(const char *dir, coli_progress_fn progress, void *user)
     coli__container *c;
     COLI_TRY(coli__container_open(dir, &c));
     coli_status status = check_companions(dir, coli__container_config(c));
-    if (status == COLI_OK) status = coli__container_verify(c, coli__engine_describe, progress, user);
+    if (status == COLI_OK)
+        status = coli__container_verify(c, coli__engine_describe, progress, user);
     coli__container_close(c);
     return status;
 }
