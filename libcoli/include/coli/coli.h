@@ -50,11 +50,31 @@ COLI_API void coli_text_free(coli_text *text); /* and zeroes it */
 
 typedef struct coli_model coli_model;
 
+/* How much of a device's memory the model's weights may take, on each device. */
+typedef enum coli_vram_unit {
+    COLI_VRAM_AUTO,   /* what is free, less 1 GiB */
+    COLI_VRAM_BYTES,  /* vram bytes */
+    COLI_VRAM_PERCENT /* as many as vram percent of the routed experts need */
+} coli_vram_unit;
+
 typedef struct coli_model_opts {
     uint32_t struct_size;
     uint32_t n_threads; /* compute threads, the caller's included; 0: one per usable processor */
     /* "scalar", "avx2", "avxvnni", "avx512", "neon", "i8mm"; NULL: the best this processor has */
     const char *isa;
+    /* Devices.  NULL: a GPU, if a backend finds one that works.  "none": the processor alone.  The
+     * name of a backend ("cuda"), or the path of its file: E_UNSUPPORTED with all reasons when it
+     * cannot be used.  Devices never change a result. */
+    const char *backend;
+    const char *backend_path;    /* more directories of plugins, ':' between them (';' on Windows) */
+    const char *backend_options; /* for the plugin; NULL: none */
+    const char *devices;         /* ordinals, "0,2"; NULL: all that can be used */
+    uint32_t vram_unit;          /* coli_vram_unit */
+    uint32_t backend_wait_ms;    /* a device that takes longer is given up; 0: 10,000 */
+    double vram;
+    bool vram_trunk; /* the dense matrices go to the first device, before the experts */
+    void (*note)(void *user, const char *line); /* which devices are used and how; NULL: nobody asks */
+    void *note_user;
 } coli_model_opts;
 
 /* Open a container directory (docs/formats/container.md).  The weights are mapped, not read.
