@@ -1,8 +1,9 @@
 /* small.c - a whole backend that computes on the processor, slowly, with mandatory functions alone.
- * It is built twice, to stand for plugins that the library must get on with:
+ * It is built three times, to stand for plugins that the library must get on with:
  *
- *   SMALL_NAME "oldest"  against oldest/coli/backend.h, version 1.0; it also exports a matmul that no
- *                        version 1.0 ever had, which must not be called
+ *   SMALL_NAME "today"   as it is
+ *   SMALL_NAME "oldest"  SMALL_OLDEST: against oldest/coli/backend.h, version 1.0; it also exports a
+ *                        matmul, which 1.0 did not have and which must not be called
  *   SMALL_NAME "newest"  SMALL_NEWEST: version 1.9, whose structs have grown.  What it does not find
  *                        there it takes for zero: the older behaviour */
 #include <stdlib.h>
@@ -269,7 +270,8 @@ ENTRY(coli_bk_status, brought_by_1_8, (coli_bk_device * dev, double what))
     (void)what;
     return fail(dev->host, COLI_BK_FAILED, "nobody of today can know this function");
 }
-#else
+#endif
+#ifdef SMALL_OLDEST
 ENTRY(coli_bk_status, matmul, (coli_bk_device * dev, const void *args))
 {
     (void)dev, (void)args;
