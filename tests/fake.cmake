@@ -1,10 +1,13 @@
-# The simulated device: its pure parts linked, the plugin loaded.
+# The simulated device: its pure parts linked in, and the plugin loaded.
 if(TARGET backend_fake)
     function(coli_fake_test name label)
         coli_test(${name} ${label} ${ARGN})
+        target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/backends/fake)
         target_compile_definitions(${name} PRIVATE TEST_FAKE="$<TARGET_FILE:backend_fake>")
         target_link_libraries(${name} PRIVATE ${CMAKE_DL_LIBS})
         add_dependencies(${name} backend_fake)
     endfunction()
+    coli_fake_test(fake_options_test unit ../backends/fake/fake_options.c)
+    coli_fake_test(fake_model_test unit ../backends/fake/fake_model.c)
     coli_fake_test(fake_prop prop)
 endif()

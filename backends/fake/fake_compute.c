@@ -24,106 +24,123 @@ enum { PANEL = COLI_BK_PANEL, ROWS = 16, LEVELS = 27, MAX_GROUP = 64, LANES = 64
 
 #define INLINE static inline __attribute__((always_inline))
 
+/* Vectors of 16 bytes: every processor of the last twenty years has them. */
 typedef int16_t v8 __attribute__((vector_size(16)));
-enum { NV = LANES / 8 };
+typedef int32_t v4i __attribute__((vector_size(16)));
+typedef uint64_t v2u __attribute__((vector_size(16)));
+typedef float v4f __attribute__((vector_size(16)));
+enum { NV = LANES / 8, PV = PANEL / 4 };
 
 /* One group of a panel, ready to be multiplied. */
 typedef struct unpacked {
-    v8 low[MAX_GROUP / 4][NV], high[MAX_GROUP / 4][NV]; // (chunk)
-    float scale[PANEL];
+    int16_t low[MAX_GROUP / 4][LANES], high[MAX_GROUP / 4][LANES]; // (chunk)
+    v4f scale[PV];
 } unpacked;
 
 /* The partial sums of one activation row: level i holds 2^i groups where bit i of their number is set. */
 typedef struct tree {
-    float level[LEVELS][PANEL];
+    v4f level[LEVELS][PV];
 } tree;
 
-static void read_scales(const coli_bk_layout *l, const uint8_t *at, float pow2, float *scale)
+static void read_scales(const coli_bk_layout *l, const uint8_t *at, float pow2, v4f *out)
 {
+    float scale[PANEL];
     if (l->scale_bytes == 4) {
-        memcpy(scale, at, PANEL * sizeof *scale);
+        memcpy(scale, at, sizeof scale);
     } else {
         uint16_t half[PANEL];
         memcpy(half, at, sizeof half);
         for (uint32_t r = 0; r < PANEL; r++) scale[r] = coli_f16_to_f32(half[r]);
     }
     for (uint32_t r = 0; r < PANEL; r++) scale[r] = scale[r] * pow2;
+    memcpy(out, scale, sizeof scale);
 }
 
 /* Both nibbles of a chunk; the zero points: 8 of the high one, and 8 of the low one in int4. */
-INLINE void unpack_chunk(const uint8_t *codes, int16_t low_zero, v8 *low, v8 *high)
+INLINE void unpack_chunk(const uint8_t *codes, int16_t low_zero, int16_t *low, int16_t *high)
 {
-    int16_t l[LANES], h[LANES];
     for (uint32_t i = 0; i < LANES; i++) {
-        l[i] = (int16_t)((codes[i] & 15) - low_zero);
-        h[i] = (int16_t)((codes[i] >> 4) - 8);
+        low[i] = (int16_t)((codes[i] & 15) - low_zero);
+        high[i] = (int16_t)((codes[i] >> 4) - 8);
     }
-    memcpy(low, l, sizeof l);
-    memcpy(high, h, sizeof h);
+}
+
+INLINE v8 lanes_at(const int16_t *p)
+{
+    v8 v;
+    memcpy(&v, p, sizeof v);
+    return v;
 }
 
 /* Four activations, twice. */
 INLINE v8 quad(const int16_t *q)
 {
-    v8 v;
-    memcpy(&v, q, 8);
-    memcpy((char *)&v + 8, q, 8);
-    return v;
+    uint64_t four;
+    memcpy(&four, q, sizeof four);
+    return (v8)(v2u){four, four};
 }
 
-INLINE void add_lanes(const v8 *lanes, int32_t factor, int32_t *s)
+/* s[r] += factor * (the four lanes of row r).  The four are taken as one number of 64 bits, with
+ * 2^15 added to each lane so that they are not negative. */
+INLINE void add_lanes(const v8 *lanes, int32_t factor, v4i *s)
 {
-    int16_t a[LANES];
-    memcpy(a, lanes, sizeof a);
-    for (uint32_t r = 0; r < PANEL; r++)
-        s[r] += factor * (a[4 * r] + a[4 * r + 1] + a[4 * r + 2] + a[4 * r + 3]);
+    v2u sum[NV];
+    for (uint32_t i = 0; i < NV; i++) {
+        const v2u x = (v2u)lanes[i] ^ 0x8000800080008000;
+        const v2u pairs = (x & 0x0000FFFF0000FFFF) + (x >> 16 & 0x0000FFFF0000FFFF);
+        sum[i] = pairs + (pairs >> 32);
+    }
+    for (uint32_t i = 0; i < PV; i++)
+        s[i] +=
+            factor * (__builtin_shufflevector((v4i)sum[2 * i], (v4i)sum[2 * i + 1], 0, 2, 4, 6) -
+                      4 * 0x8000);
 }
 
-/* s[r] = sum of q*w over the group, for the sixteen rows. */
+/* s = sum of q*w over the group, for the sixteen rows. */
 INLINE void group_sums(const unpacked *w, const int8_t *q, const uint32_t bits,
-                       const uint32_t group, int32_t *s)
+                       const uint32_t group, v4i *s)
 {
     int16_t wide[MAX_GROUP];
     for (uint32_t c = 0; c < group; c++) wide[c] = q[c];
     v8 low[NV] = {0}, high[NV] = {0};
-    memset(s, 0, PANEL * sizeof *s);
+    memset(s, 0, PV * sizeof *s);
     if (bits == 4) {
         for (uint32_t k = 0; k < group / 8; k++) {
             const v8 a = quad(wide + 8 * k), b = quad(wide + 8 * k + 4);
-            for (uint32_t i = 0; i < NV; i++) low[i] += w->low[k][i] * a + w->high[k][i] * b;
+            for (uint32_t i = 0; i < NV; i++)
+                low[i] += lanes_at(&w->low[k][8 * i]) * a + lanes_at(&w->high[k][8 * i]) * b;
         }
         add_lanes(low, 1, s);
         return;
     }
     for (uint32_t k = 0; k < group / 4; k++) {
         const v8 a = quad(wide + 4 * k);
-        for (uint32_t i = 0; i < NV; i++) low[i] += w->low[k][i] * a;
+        for (uint32_t i = 0; i < NV; i++) low[i] += lanes_at(&w->low[k][8 * i]) * a;
     }
     for (uint32_t k = 0; k < group / 4; k++) {
         const v8 a = quad(wide + 4 * k);
-        for (uint32_t i = 0; i < NV; i++) high[i] += w->high[k][i] * a;
+        for (uint32_t i = 0; i < NV; i++) high[i] += lanes_at(&w->high[k][8 * i]) * a;
     }
     add_lanes(low, 1, s);
     add_lanes(high, 16, s);
 }
 
-/* Group number g of a row's tree. */
-INLINE void tree_add(tree *t, uint32_t g, const float *add)
+/* Group number g of a row's tree; v is lost. */
+INLINE void tree_add(tree *t, uint32_t g, v4f *v)
 {
-    float v[PANEL];
-    memcpy(v, add, sizeof v);
     uint32_t i = 0;
     for (; g >> i & 1; i++)
-        for (uint32_t r = 0; r < PANEL; r++) v[r] = t->level[i][r] + v[r];
-    memcpy(t->level[i], v, sizeof v);
+        for (uint32_t k = 0; k < PV; k++) v[k] = t->level[i][k] + v[k];
+    memcpy(t->level[i], v, PANEL * sizeof(float));
 }
 
 static void tree_sum(const tree *t, uint32_t n_group, float *y)
 {
-    for (uint32_t r = 0; r < PANEL; r++) y[r] = 0.0f;
+    v4f sum[PV] = {0};
     for (uint32_t i = 0; n_group >> i != 0; i++)
         if (n_group >> i & 1)
-            for (uint32_t r = 0; r < PANEL; r++) y[r] = t->level[i][r] + y[r];
+            for (uint32_t k = 0; k < PV; k++) sum[k] = t->level[i][k] + sum[k];
+    memcpy(y, sum, PANEL * sizeof *y);
 }
 
 /* One panel times rows first..first+n-1 of the call, n <= ROWS; y (n, PANEL). */
@@ -142,11 +159,11 @@ INLINE void panel_block(const coli_bk_layout *l, const uint8_t *panel, float pow
         for (uint32_t i = 0; i < n; i++) {
             const uint64_t row = x->index ? x->index[first + i] : first + i;
             const uint64_t source = row * l->n_group + g;
-            const float d = x->d[source];
-            int32_t s[PANEL];
-            float v[PANEL];
+            v4i s[PV];
+            v4f v[PV];
             group_sums(&w, x->q + source * group, bits, group, s);
-            for (uint32_t r = 0; r < PANEL; r++) v[r] = coli_group_value(s[r], w.scale[r], d);
+            for (uint32_t k = 0; k < PV; k++) // coli_group_value
+                v[k] = __builtin_convertvector(s[k], v4f) * (w.scale[k] * x->d[source]);
             tree_add(&trees[i], g, v);
         }
     }

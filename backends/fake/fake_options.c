@@ -73,15 +73,16 @@ static span split(span s, char mark, span *rest)
     return (span){s.at, (size_t)(found - s.at)};
 }
 
-/* Whole numbers below 2^63. */
+/* Whole numbers below 2^64. */
 static bool read_whole(span s, uint64_t *out)
 {
-    uint64_t n = 0;
+    *out = 0;
     for (size_t i = 0; i < s.n; i++) {
-        if (s.at[i] < '0' || s.at[i] > '9' || n > (INT64_MAX - 9) / 10) return false;
-        n = 10 * n + (uint64_t)(s.at[i] - '0');
+        if (s.at[i] < '0' || s.at[i] > '9') return false;
+        if (__builtin_mul_overflow(*out, 10, out) ||
+            __builtin_add_overflow(*out, (uint64_t)(s.at[i] - '0'), out))
+            return false;
     }
-    *out = n;
     return s.n > 0;
 }
 
