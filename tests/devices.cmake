@@ -4,8 +4,7 @@
 # built; several backends share one program.
 function(coli_device_test name label backend)
     if(NOT TARGET ${name})
-        coli_test(${name} ${label})
-        set_property(TEST ${label}.${name} PROPERTY DISABLED TRUE) # it needs to be told which plugin
+        coli_test_program(${name} ${label})
     endif()
     if(TARGET backend_${backend})
         add_test(NAME ${label}.${name}_${backend}
