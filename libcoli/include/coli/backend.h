@@ -46,7 +46,7 @@
  *
  * What the host promises.  It overwrites or frees a tensor only after every group and product that
  * uses it was taken, and uses a tensor only after its upload or its fence is done.  So a plugin needs
- * no bookkeeping for that.  It frees every tensor before close, and no handle is used after. */
+ * no bookkeeping for that.  Of a lost device it frees nothing, and calls close alone. */
 #ifndef COLI_BACKEND_H
 #define COLI_BACKEND_H
 
@@ -340,7 +340,8 @@ typedef uint64_t coli_bk_fence; /* never 0 */
     /* Twice at the same time is fine: two independent devices. */                                 \
     RESOLVE    (0, coli_bk_status, open,            (const coli_bk_host *host, uint32_t device,    \
                                                      coli_bk_device **out))                        \
-    /* Ends all work, also a group that was not taken, and the plugin's threads.  NULL is fine. */ \
+    /* Ends all work, also a group that was not taken, and the plugin's threads, and releases what \
+     * was not freed.  Also of a lost device.  NULL is fine. */                                    \
     RESOLVE    (0, void,           close,           (coli_bk_device *dev))                         \
     RESOLVE    (0, coli_bk_status, mem_info,        (coli_bk_device *dev, coli_bk_mem_info *out))  \
     /* Copy the block and check its shape.  The source is free again on return. */                 \
