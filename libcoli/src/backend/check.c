@@ -122,13 +122,14 @@ static void find_device(coli__ck *ck)
     uint32_t n = 0;
     CK_OK(ck, device_count, &ck->host.table, &n);
     if (ck->device >= n)
-        coli__ck_cannot(ck, COLI_E_NOTFOUND, "there is no device %u: the plugin has %u%s%s", ck->device, n,
-                        ck->host.message[0] ? ": " : "", ck->host.message);
+        coli__ck_cannot(ck, COLI_E_NOTFOUND, "there is no device %u: the plugin has %u%s%s",
+                        ck->device, n, ck->host.message[0] ? ": " : "", ck->host.message);
     ck->info.struct_size = sizeof ck->info;
     CK_OK(ck, device_info, &ck->host.table, ck->device, &ck->info);
     ck->info.unusable[sizeof ck->info.unusable - 1] = 0;
     if (ck->info.unusable[0])
-        coli__ck_cannot(ck, COLI_E_NOTFOUND, "device %u cannot be used: %s", ck->device, ck->info.unusable);
+        coli__ck_cannot(ck, COLI_E_NOTFOUND, "device %u cannot be used: %s", ck->device,
+                        ck->info.unusable);
     ck->info.formats &= (1u << COLI_BK_N_FORMAT) - 1;
     COLI__CK_EXPECT(ck, ck->info.formats, "device_info declares no format");
     coli__ck_open(ck, &ck->dev);
@@ -202,8 +203,7 @@ static void calling(const coli__ck_shared *shared, char *text, size_t n)
     if (!text[0]) snprintf(text, n, "no function of the plugin");
 }
 
-static void report_end(const report *r, uint32_t i_case, const coli__child *child,
-                       const char *how)
+static void report_end(const report *r, uint32_t i_case, const coli__child *child, const char *how)
 {
     const coli__ck_shared *shared = coli__child_shared(child);
     char entries[160];
@@ -285,17 +285,16 @@ static coli_status check_plugin(const report *r, const coli__plugin *plugin)
     uint32_t todo[N_CASE], n_wanted = 0;
     bool is_hanging = false;
     for (uint32_t first = 0, i = 0; first < N_CASE && !is_hanging; first = i) {
-        task t = {.plugin = plugin,
-                  .opts = r->opts,
-                  .limit_ns = limit_s * 1000000000u,
-                  .todo = todo};
+        task t = {
+            .plugin = plugin, .opts = r->opts, .limit_ns = limit_s * 1000000000u, .todo = todo};
         for (; i < N_CASE && strcmp(cases[i].family, cases[first].family) == 0; i++)
             if (is_wanted(&cases[i], r->opts->only)) todo[t.n_todo++] = i;
         n_wanted += t.n_todo;
         COLI_TRY(check_family(r, t, &is_hanging));
     }
     if (n_wanted == 0)
-        return coli__fail(COLI_E_INVALID, "check: there is no case or family \"%s\"", r->opts->only);
+        return coli__fail(COLI_E_INVALID, "check: there is no case or family \"%s\"",
+                          r->opts->only);
     if (is_hanging) line(r, false, "The other cases were not tried: each would wait as long.");
     return COLI_OK;
 }

@@ -56,7 +56,7 @@
     X(structs, S2,  wrong_sources,    "wrong tensors are refused, and the next is fine")           \
     X(structs, S3,  handles,          "handles of the wrong kind are refused, NULL is freed")      \
     X(structs, S5,  bare_host,        "a host without log and clock")                              \
-    X(life,    X7,  close,            "close of nothing, with a group or a fence pending")         \
+    X(life,    X7,  close_any_time,   "close of nothing, with a group or a fence pending")         \
     X(life,    X8,  stats,            "group_stats count what was done")                           \
     X(life,    X9,  options,          "unknown options are refused")                               \
     X(life,    L13, open_often,       "100 times open and close, and two at once")                 \

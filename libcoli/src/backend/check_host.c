@@ -80,7 +80,8 @@ static void service_free(void *ctx, void *memory)
     frame f;
     memcpy(&f, (uint8_t *)memory - sizeof f, sizeof f);
     if (f.magic != MAGIC)
-        coli__ck_fault(h->ck, "host->free was given memory that host->alloc did not give, or twice");
+        coli__ck_fault(h->ck,
+                       "host->free was given memory that host->alloc did not give, or twice");
     if (memcmp((uint8_t *)memory + f.n_bytes, &MAGIC, sizeof MAGIC) != 0)
         coli__ck_fault(h->ck, "memory of host->alloc (%llu bytes) was written beyond its end",
                        (unsigned long long)f.n_bytes);
@@ -177,6 +178,8 @@ void coli__ck_want_refusal(coli__ck *ck, const char *entry, coli_bk_status statu
 
 void coli__ck_open(coli__ck *ck, coli_bk_device **out)
 {
+    static uint32_t n_open;
+    if (++n_open > 1) coli__ck_hint(ck, "this process had opened a device before");
     *out = NULL;
     CK_OK(ck, open, &ck->host.table, ck->device, out);
     COLI__CK_EXPECT(ck, *out, "open returned OK and no device");

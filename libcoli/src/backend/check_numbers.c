@@ -8,7 +8,8 @@
 #include "check.h"
 #include "coli/exact.h"
 
-static void try_product(coli__ck *ck, uint32_t format, uint32_t n_out, uint32_t n_in, uint32_t n_row)
+static void try_product(coli__ck *ck, uint32_t format, uint32_t n_out, uint32_t n_in,
+                        uint32_t n_row)
 {
     if (!ck->api.matmul) return;
     coli__ck_tensor *w = coli__ck_upload(ck, coli__ck_matrix_block(ck, format, n_out, n_in));
@@ -29,8 +30,8 @@ void coli__ck_shapes(coli__ck *ck)
     for (uint32_t i = 0; i < n_format; i++)
         for (uint32_t k = 0; k < sizeof experts / sizeof *experts; k++)
             // the format of down goes through all of them while that of gate and up stays
-            coli__ck_try_expert(ck, coli__ck_format(ck, i), coli__ck_format(ck, i + k), experts[k][0],
-                                experts[k][1], 3);
+            coli__ck_try_expert(ck, coli__ck_format(ck, i), coli__ck_format(ck, i + k),
+                                experts[k][0], experts[k][1], 3);
 }
 
 void coli__ck_ragged(coli__ck *ck)
@@ -43,8 +44,8 @@ void coli__ck_ragged(coli__ck *ck)
             try_product(ck, coli__ck_format(ck, i), 17, widths[k], 3);
     for (uint32_t i = 0; i < n_format; i++)
         for (uint32_t k = 0; k < sizeof experts / sizeof *experts; k++)
-            coli__ck_try_expert(ck, coli__ck_format(ck, i), coli__ck_format(ck, i + k), experts[k][0],
-                                experts[k][1], 3);
+            coli__ck_try_expert(ck, coli__ck_format(ck, i), coli__ck_format(ck, i + k),
+                                experts[k][0], experts[k][1], 3);
 }
 
 /* ---- extremes ------------------------------------------------------------------------------------ */
@@ -280,7 +281,8 @@ void coli__ck_matmul_batch(coli__ck *ck)
     coli__ck_product *p[N];
     const coli_bk_matmul *args[N];
     for (uint32_t i = 0; i < N; i++) {
-        w[i] = coli__ck_upload(ck, coli__ck_matrix_block(ck, coli__ck_format(ck, i), n_out[i], 320));
+        w[i] =
+            coli__ck_upload(ck, coli__ck_matrix_block(ck, coli__ck_format(ck, i), n_out[i], 320));
         p[i] = coli__ck_make_product(ck, w[i],
                                      coli__ck_random_rows(ck, n_row[i], &w[i]->now.matrix[0]));
         args[i] = &p[i]->args;

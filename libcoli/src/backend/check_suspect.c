@@ -28,13 +28,13 @@ typedef struct steps {
     const char *says;
     uint32_t (*columns)(uint32_t n_in, uint32_t group); // how many of a row count
     int32_t (*weight)(uint32_t bits, const uint8_t *codes, uint32_t r, uint32_t c);
-    float (*half)(uint16_t h);          // a stored f16 scale
-    float (*power)(int32_t scale_exp);  // of the matrix
+    float (*half)(uint16_t h);         // a stored f16 scale
+    float (*power)(int32_t scale_exp); // of the matrix
     float (*value)(int32_t s, float scale, float d);
     float (*sum)(const term *t, uint32_t n);
     float (*hidden)(float gate, float up);
-    float (*unit)(float amax);                       // the scale d of a group of h
-    int32_t (*round)(float x, float d, float amax);  // a number of h to an integer
+    float (*unit)(float amax);                      // the scale d of a group of h
+    int32_t (*round)(float x, float d, float amax); // a number of h to an integer
 } steps;
 
 static uint32_t all_columns(uint32_t n_in, uint32_t group)
@@ -135,8 +135,9 @@ static float sum_tree_fused(const term *t, uint32_t n) // the first level of the
 {
     coli_tree tree = {0};
     for (uint32_t i = 0; i < n; i += 2)
-        coli_tree_add(&tree, i + 1 == n ? t[i].v
-                                        : fmaf((float)t[i + 1].s, t[i + 1].scale * t[i + 1].d, t[i].v));
+        coli_tree_add(&tree, i + 1 == n
+                                 ? t[i].v
+                                 : fmaf((float)t[i + 1].s, t[i + 1].scale * t[i + 1].d, t[i].v));
     return coli_tree_sum(&tree);
 }
 static float sum_in_double(const term *t, uint32_t n)
@@ -307,7 +308,8 @@ typedef struct scratch { // sized for one question
     uint8_t *block; // for torn content
 } scratch;
 
-static float stored_scale(const steps *by, const coli_bk_layout *l, const uint8_t *scales, uint32_t r)
+static float stored_scale(const steps *by, const coli_bk_layout *l, const uint8_t *scales,
+                          uint32_t r)
 {
     uint16_t h;
     float scale;
@@ -334,7 +336,8 @@ static void product(const steps *by, const coli_bk_matrix *m, const void *block,
             t->d = d[g];
             t->s = 0;
             for (uint32_t c = 0; c < l.group && g * l.group + c < n_column; c++)
-                t->s += q[(size_t)g * l.group + c] * by->weight(l.bits, group + l.code_offset, r, c);
+                t->s +=
+                    q[(size_t)g * l.group + c] * by->weight(l.bits, group + l.code_offset, r, c);
             t->v = by->value(t->s, t->scale, t->d);
         }
         y[o] = by->sum(terms, l.n_group);
@@ -462,7 +465,8 @@ static bool wrong_row(const coli__ck_question *a, scratch *s, char *text)
     for (uint32_t i = 0; i < a->x->n && i < 64; i++) {
         compute(&right, e, e->data, q_of(a->x, i), d_of(a->x, i), s);
         if (i != a->row && is_found(a, s)) {
-            snprintf(text, COLI__CK_TEXT, "computed from activation row %u instead of %u", i, a->row);
+            snprintf(text, COLI__CK_TEXT, "computed from activation row %u instead of %u", i,
+                     a->row);
             return true;
         }
     }
@@ -497,11 +501,11 @@ static bool wrong_content(const coli__ck_question *a, scratch *s, char *text)
                 memcpy(s->block + at, (first_new ? old : new) + at, n_bytes - at);
                 compute(&right, exps[e], s->block, q, d, s);
                 if (!is_found(a, s)) continue;
-                snprintf(text, COLI__CK_TEXT,
-                         "computed with a torn mixture: %s content up to byte %llu of %llu, %s behind%s",
-                         first_new ? "new" : "old", (unsigned long long)at,
-                         (unsigned long long)n_bytes, first_new ? "old" : "new",
-                         e ? ", scale_exp old" : "");
+                snprintf(
+                    text, COLI__CK_TEXT,
+                    "computed with a torn mixture: %s content up to byte %llu of %llu, %s behind%s",
+                    first_new ? "new" : "old", (unsigned long long)at, (unsigned long long)n_bytes,
+                    first_new ? "old" : "new", e ? ", scale_exp old" : "");
                 return true;
             }
     return false;
@@ -527,10 +531,11 @@ static void describe(const coli__ck_question *a, char *text)
         snprintf(text, COLI__CK_TEXT, "%u of %u outputs are no numbers (never written?)", n_nan,
                  a->n_out);
     else if (most_ulp < 64)
-        snprintf(text, COLI__CK_TEXT,
-                 "%u of %u outputs are off by at most %u units in the last place: some operation is "
-                 "rounded differently (fused, reordered, approximate?)",
-                 n_wrong, a->n_out, most_ulp);
+        snprintf(
+            text, COLI__CK_TEXT,
+            "%u of %u outputs are off by at most %u units in the last place: some operation is "
+            "rounded differently (fused, reordered, approximate?)",
+            n_wrong, a->n_out, most_ulp);
     else
         snprintf(text, COLI__CK_TEXT, "%u of %u outputs are wrong, and no known mistake gives them",
                  n_wrong, a->n_out);

@@ -169,8 +169,9 @@ void coli__ck_expected(coli__ck *ck, coli__ck_group *g)
     }
 }
 
-coli__ck_group *coli__ck_make_group(coli__ck *ck, coli__ck_tensor *const *experts, uint32_t n_expert,
-                                    const uint32_t *n_row, const coli__ck_rows *x)
+coli__ck_group *coli__ck_make_group(coli__ck *ck, coli__ck_tensor *const *experts,
+                                    uint32_t n_expert, const uint32_t *n_row,
+                                    const coli__ck_rows *x)
 {
     coli__ck_group *g = coli__ck_new(ck, 1, sizeof *g);
     for (uint32_t i = 0; i < n_expert; i++) g->n_pair += n_row[i];
@@ -247,8 +248,8 @@ static _Noreturn void wrong_row(coli__ck *ck, const coli__ck_group *g, uint32_t 
                                               .found = found,
                                               .n_out = g->n_out},
                          why);
-    coli__ck_fault(ck, "%s: row %u of %u, output %u: expected 0x%08x (%g), found 0x%08x (%g): %s", what,
-                   pair, g->n_pair, o, coli_bits(expected[o]), (double)expected[o],
+    coli__ck_fault(ck, "%s: row %u of %u, output %u: expected 0x%08x (%g), found 0x%08x (%g): %s",
+                   what, pair, g->n_pair, o, coli_bits(expected[o]), (double)expected[o],
                    coli_bits(found[o]), (double)found[o], why);
 }
 
@@ -378,15 +379,15 @@ void coli__ck_product_right(coli__ck *ck, const coli__ck_product *p)
         for (uint32_t o = 0; o < m->n_out; o++) {
             if (coli_bits(found[o]) == coli_bits(expected[o])) continue;
             char why[COLI__CK_TEXT];
-            coli__ck_suspect(&(coli__ck_question){.source = &p->w->now,
-                                                  .before = p->w->before.n_matrix ? &p->w->before
-                                                                                  : NULL,
-                                                  .x = &x,
-                                                  .row = i,
-                                                  .expected = expected,
-                                                  .found = found,
-                                                  .n_out = m->n_out},
-                             why);
+            coli__ck_suspect(
+                &(coli__ck_question){.source = &p->w->now,
+                                     .before = p->w->before.n_matrix ? &p->w->before : NULL,
+                                     .x = &x,
+                                     .row = i,
+                                     .expected = expected,
+                                     .found = found,
+                                     .n_out = m->n_out},
+                why);
             coli__ck_fault(ck,
                            "product of %s with K=%u: row %u output %u: expected 0x%08x (%g), found "
                            "0x%08x (%g): %s",

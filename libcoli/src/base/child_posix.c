@@ -39,7 +39,8 @@ coli_status coli__child_start(coli__child_fn fn, void *ctx, size_t shared_bytes,
     if (!c) return COLI_E_NOMEM;
     int ends[2] = {-1, -1};
     c->shared_bytes = shared_bytes ? shared_bytes : 1;
-    c->shared = mmap(NULL, c->shared_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    c->shared =
+        mmap(NULL, c->shared_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (c->shared == MAP_FAILED || pipe(ends) != 0 || (c->pid = fork()) < 0) {
         const coli_status status =
             coli__fail(COLI_E_IO, "cannot start a child process: %s", strerror(errno));
