@@ -41,7 +41,8 @@ typedef struct message {
     said kind;
     coli_status status; // of CANNOT
     uint32_t i_case;
-    char text[COLI__CK_TEXT + 400];
+    char text[440];
+    char why[COLI__CK_TEXT]; // of FAULT: what explains wrong numbers, or ""
 } message;
 
 /* ---- the child ----------------------------------------------------------------------------------- */
@@ -81,6 +82,18 @@ void coli__ck_fault(coli__ck *ck, const char *fmt, ...)
     va_start(args, fmt);
     say(ck, FAULT, COLI_OK, fmt, args);
     va_end(args);
+    coli__child_leave(ck->child);
+}
+
+void coli__ck_wrong(coli__ck *ck, const char *why, const char *fmt, ...)
+{
+    message m = {.kind = FAULT, .i_case = now};
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(m.text, sizeof m.text, fmt, args);
+    va_end(args);
+    snprintf(m.why, sizeof m.why, "%s", why);
+    coli__child_say(ck->child, &m, sizeof m);
     coli__child_leave(ck->child);
 }
 
@@ -176,12 +189,13 @@ static void run_family(coli__child *self, void *ctx)
 typedef struct report {
     const coli_check_opts *opts;
     coli_check_result *result;
+    char *whys[N_CASE]; // the explanation of each case's fault, where it has one; coli__free
 } report;
 
-__attribute__((format(printf, 3, 4))) static void line(const report *r, bool is_fault,
-                                                       const char *fmt, ...)
+__attribute__((format(printf, 3, 4))) static void line(report *r, bool is_fault, const char *fmt,
+                                                       ...)
 {
-    char text[sizeof((message *)0)->text + 64];
+    char text[sizeof(message) + 64];
     va_list args;
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
@@ -190,31 +204,57 @@ __attribute__((format(printf, 3, 4))) static void line(const report *r, bool is_
     if (r->opts->on_line) r->opts->on_line(r->opts->user, text, is_fault);
 }
 
-/* "group_take", "group_issue and tensor_overwrite", "no function of the plugin". */
-static void calling(const coli__ck_shared *shared, char *text, size_t n)
+/* One mistake breaks many cases.  The first tells all about it, the others say where to look. */
+static void fault(report *r, uint32_t i_case, const char *text, const char *why)
 {
-    text[0] = 0;
-    for (uint32_t i = 0; i < COLI__CK_N_THREAD; i++) {
-        const char *entry = shared->entry[i];
-        if (!entry[0]) continue;
-        const size_t used = strlen(text);
-        snprintf(text + used, n - used, "%s%.31s", used ? " and " : "", entry);
+    const check_case *c = &cases[i_case];
+    if (!*why) {
+        line(r, true, "FAULT %s %s", c->name, text);
+        return;
     }
-    if (!text[0]) snprintf(text, n, "no function of the plugin");
+    for (uint32_t i = 0; i < N_CASE; i++)
+        if (r->whys[i] && strcmp(r->whys[i], why) == 0) {
+            line(r, true, "FAULT %s %s: as in %s: %s", c->name, c->shows, cases[i].name, why);
+            return;
+        }
+    line(r, true, "FAULT %s %s: %s", c->name, text, why);
+    coli__free(r->whys[i_case]);
+    r->whys[i_case] = coli__strndup(why, strlen(why)); // without memory, all is told again
 }
 
-static void report_end(const report *r, uint32_t i_case, const coli__child *child, const char *how)
+/* "while group_issue and tensor_overwrite were running". */
+static void calling(const coli__ck_shared *shared, char *text, size_t n)
+{
+    char entries[COLI__CK_N_THREAD * 40] = "";
+    uint32_t n_entry = 0;
+    for (uint32_t i = 0; i < COLI__CK_N_THREAD; i++) {
+        if (!shared->entry[i][0]) continue;
+        const size_t used = strlen(entries);
+        snprintf(entries + used, sizeof entries - used, "%s%.31s", n_entry++ ? " and " : "",
+                 shared->entry[i]);
+    }
+    snprintf(text, n, "while %s %s running", n_entry ? entries : "no function of the plugin",
+             n_entry > 1 ? "were" : "was");
+}
+
+/* The child died or hangs. */
+static void report_end(report *r, uint32_t i_case, const coli__child *child, const char *how)
 {
     const coli__ck_shared *shared = coli__child_shared(child);
-    char entries[160];
-    calling(shared, entries, sizeof entries);
-    const char *hint = shared->hint;
-    line(r, true, "FAULT %s %s: %s while %s was running%s%.159s%s", cases[i_case].name,
-         cases[i_case].shows, how, entries, hint[0] ? " (" : "", hint, hint[0] ? ")" : "");
+    char when[256], why[COLI__CK_TEXT], text[COLI__CK_TEXT];
+    calling(shared, when, sizeof when);
+    snprintf(why, sizeof why, "%s %s", how, when);
+    if (strstr(when, " open ") && shared->n_open > 1) {
+        const size_t used = strlen(why);
+        snprintf(why + used, sizeof why - used, " again: this process had opened a device before");
+    }
+    snprintf(text, sizeof text, "%s%s%.159s%s", cases[i_case].shows, shared->hint[0] ? " (" : "",
+             shared->hint, shared->hint[0] ? ")" : "");
+    fault(r, i_case, text, why);
 }
 
 /* Follow one child.  *n_done: how many of its cases need not be run again.  *is_hanging ends all. */
-static coli_status follow(const report *r, const task *t, coli__child *child, uint32_t *n_done,
+static coli_status follow(report *r, const task *t, coli__child *child, uint32_t *n_done,
                           bool *is_hanging)
 {
     *n_done = 0;
@@ -225,10 +265,10 @@ static coli_status follow(const report *r, const task *t, coli__child *child, ui
             char bytes[COLI__CHILD_MESSAGE];
         } in;
         size_t n_bytes = 0;
-        char how[128];
         const coli__child_event event = coli__child_wait(child, t->limit_ns, in.bytes, &n_bytes);
         if (event == COLI__CHILD_DONE) return COLI_OK;
         if (event == COLI__CHILD_DIED || event == COLI__CHILD_SILENT) {
+            char how[128];
             if (event == COLI__CHILD_DIED)
                 snprintf(how, sizeof how, "the process died (%s)", coli__child_death(child));
             else
@@ -241,23 +281,29 @@ static coli_status follow(const report *r, const task *t, coli__child *child, ui
         }
         const check_case *c = &cases[in.m.i_case];
         current = in.m.i_case;
-        if (in.m.kind == BEGIN) {
+        switch (in.m.kind) {
+        case BEGIN:
             r->result->n_case++;
             continue;
-        }
-        if (in.m.kind == CANNOT) return coli__fail(in.m.status, "%s", in.m.text);
-        if (in.m.kind == FAULT) line(r, true, "FAULT %s %s", c->name, in.m.text);
-        if (in.m.kind == OK) line(r, false, "ok %s %s", c->name, c->shows);
-        if (in.m.kind == SKIP) {
+        case OK:
+            line(r, false, "ok %s %s", c->name, c->shows);
+            break;
+        case SKIP:
             r->result->n_skipped++;
             line(r, false, "skip %s %s: %s", c->name, c->shows, in.m.text);
+            break;
+        case FAULT:
+            fault(r, current, in.m.text, in.m.why);
+            break;
+        case CANNOT:
+            return coli__fail(in.m.status, "%s", in.m.text);
         }
         if (*n_done < t->n_todo && t->todo[*n_done] == current) ++*n_done;
     }
 }
 
 /* The cases of one family, in as many children as it takes. */
-static coli_status check_family(const report *r, task t, bool *is_hanging)
+static coli_status check_family(report *r, task t, bool *is_hanging)
 {
     while (t.n_todo > 0 && !*is_hanging) {
         coli__child *child;
@@ -279,7 +325,7 @@ static bool is_wanted(const check_case *c, const char *only)
     return !only || strcmp(only, c->name) == 0 || strcmp(only, c->family) == 0;
 }
 
-static coli_status check_plugin(const report *r, const coli__plugin *plugin)
+static coli_status check_plugin(report *r, const coli__plugin *plugin)
 {
     const uint64_t limit_s = r->opts->limit_s ? r->opts->limit_s : DEFAULT_LIMIT_S;
     uint32_t todo[N_CASE], n_wanted = 0;
@@ -311,9 +357,12 @@ coli_status coli_backend_check(const char *file, const coli_check_opts *opts,
     COLI_TRY(coli__plugin_load(file, &plugin));
     coli_status status = COLI_OK;
     if (plugin.stage != COLI__PLUGIN_READY)
-        status = coli__fail(COLI_E_FORMAT, "%s: %s: %s", plugin.path,
-                            coli__plugin_stage_name(plugin.stage), plugin.reason);
-    if (status == COLI_OK) status = check_plugin(&(report){opts, result}, &plugin);
+        status = coli__fail(plugin.stage == COLI__PLUGIN_FILE ? COLI_E_NOTFOUND : COLI_E_FORMAT,
+                            "%s: %s: %s", plugin.path, coli__plugin_stage_name(plugin.stage),
+                            plugin.reason);
+    report r = {.opts = opts, .result = result};
+    if (status == COLI_OK) status = check_plugin(&r, &plugin);
+    for (uint32_t i = 0; i < N_CASE; i++) coli__free(r.whys[i]);
     coli__plugin_unload(&plugin);
     return status;
 }

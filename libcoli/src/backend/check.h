@@ -80,6 +80,7 @@ enum { COLI__CK_N_THREAD = 4, COLI__CK_TEXT = 480 };
 typedef struct coli__ck_shared {
     char entry[COLI__CK_N_THREAD][32];
     char hint[160];
+    uint32_t n_open; // calls of open in this process
 } coli__ck_shared;
 
 /* The host that plugins get: counts everything. */
@@ -116,6 +117,9 @@ struct coli__ck {
 
 __attribute__((format(printf, 2, 3))) _Noreturn void coli__ck_fault(coli__ck *ck, const char *fmt,
                                                                     ...);
+/* The same for wrong numbers, with what explains them. */
+__attribute__((format(printf, 3, 4))) _Noreturn void coli__ck_wrong(coli__ck *ck, const char *why,
+                                                                    const char *fmt, ...);
 /* The check cannot go on, through no fault of the plugin. */
 __attribute__((format(printf, 3, 4))) _Noreturn void
 coli__ck_cannot(coli__ck *ck, coli_status status, const char *fmt, ...);
@@ -151,8 +155,7 @@ void coli__ck_want_refusal(coli__ck *ck, const char *entry, coli_bk_status statu
  * REFUSED demands a refusal, VALUE and VOID are for entries without a status. */
 #define CK_CALL(ck, entry, ...)                                                                    \
     coli__ck_status(ck, #entry, (coli__ck_begin(ck, #entry), (ck)->api.entry(__VA_ARGS__)))
-#define CK_OK(ck, entry, ...)                                                                      \
-    coli__ck_want(ck, #entry, CK_CALL(ck, entry, __VA_ARGS__), COLI_BK_OK)
+#define CK_OK(ck, entry, ...) coli__ck_want(ck, #entry, CK_CALL(ck, entry, __VA_ARGS__), COLI_BK_OK)
 #define CK_REFUSED(ck, of_what, entry, ...)                                                        \
     coli__ck_want_refusal(ck, #entry, CK_CALL(ck, entry, __VA_ARGS__), of_what)
 #define CK_VOID(ck, entry, ...)                                                                    \
@@ -186,7 +189,7 @@ typedef struct coli__ck_rows {
 /* A group with all that it points to, and what must come out. */
 typedef struct coli__ck_group {
     coli_bk_group args;
-    coli__ck_tensor **of;       // (n_expert)
+    coli__ck_tensor **of; // (n_expert)
     const coli__ck_rows *x;
     const coli__ck_rows *after; // what stood in x once issue had returned; NULL: the same
     uint32_t n_pair, n_out;     // n_out: d of the experts
@@ -221,8 +224,9 @@ coli__ck_rows *coli__ck_random_rows(coli__ck *ck, uint32_t n, const coli_bk_matr
 
 /* A group of n_expert experts, expert i with n_row[i] rows drawn from x; expected numbers are
  * computed.  ck_expected computes them anew, after the experts or x have changed. */
-coli__ck_group *coli__ck_make_group(coli__ck *ck, coli__ck_tensor *const *experts, uint32_t n_expert,
-                                    const uint32_t *n_row, const coli__ck_rows *x);
+coli__ck_group *coli__ck_make_group(coli__ck *ck, coli__ck_tensor *const *experts,
+                                    uint32_t n_expert, const uint32_t *n_row,
+                                    const coli__ck_rows *x);
 void coli__ck_expected(coli__ck *ck, coli__ck_group *g);
 
 coli_bk_result coli__ck_take(coli__ck *ck);

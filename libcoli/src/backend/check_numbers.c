@@ -36,8 +36,9 @@ void coli__ck_shapes(coli__ck *ck)
 
 void coli__ck_ragged(coli__ck *ck)
 {
-    static const uint32_t widths[] = {1, 31, 33, 63, 65, 100, 257};
-    static const uint32_t experts[][2] = {{65, 64}, {64, 65}, {1, 1}, {100, 257}, {63, 31}};
+    // the first tells the last column from the columns behind the last whole group
+    static const uint32_t widths[] = {100, 31, 33, 63, 65, 1, 257};
+    static const uint32_t experts[][2] = {{100, 257}, {65, 64}, {64, 65}, {1, 1}, {63, 31}};
     const uint32_t n_format = coli__ck_n_format(ck);
     for (uint32_t i = 0; i < n_format; i++)
         for (uint32_t k = 0; k < sizeof widths / sizeof *widths; k++)

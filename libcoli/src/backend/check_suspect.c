@@ -424,9 +424,10 @@ static const float *d_of(const coli__ck_rows *x, uint32_t row)
     return x->d + (size_t)row * x->n_group;
 }
 
-/* A mistake in a step. */
+/* A mistake in a step, or several that cannot be told apart by this row. */
 static bool wrong_step(const coli__ck_question *a, scratch *s, char *text)
 {
+    size_t used = 0;
     for (size_t i = 0; i < sizeof suspects / sizeof *suspects; i++) {
         steps by = right;
 #define REPLACE(step)                                                                              \
@@ -442,12 +443,11 @@ static bool wrong_step(const coli__ck_question *a, scratch *s, char *text)
         REPLACE(round);
 #undef REPLACE
         compute(&by, a->source, a->source->data, q_of(a->x, a->row), d_of(a->x, a->row), s);
-        if (is_found(a, s)) {
-            snprintf(text, COLI__CK_TEXT, "%s", suspects[i].says);
-            return true;
-        }
+        if (is_found(a, s) && used < COLI__CK_TEXT)
+            used += (size_t)snprintf(text + used, COLI__CK_TEXT - used, "%s%s", used ? ", or " : "",
+                                     suspects[i].says);
     }
-    return false;
+    return used > 0;
 }
 
 /* Another row, or a row read from the wrong place. */
@@ -546,8 +546,8 @@ void coli__ck_suspect(const coli__ck_question *question, char text[COLI__CK_TEXT
     scratch s;
     if (!scratch_init(&s, question->source))
         snprintf(text, COLI__CK_TEXT, "(not enough memory to look for the mistake)");
-    else if (!wrong_content(question, &s, text) && !wrong_row(question, &s, text) &&
-             !wrong_step(question, &s, text))
+    else if (!wrong_step(question, &s, text) && !wrong_content(question, &s, text) &&
+             !wrong_row(question, &s, text))
         describe(question, text);
     scratch_finish(&s);
 }

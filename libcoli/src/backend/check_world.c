@@ -248,9 +248,9 @@ static _Noreturn void wrong_row(coli__ck *ck, const coli__ck_group *g, uint32_t 
                                               .found = found,
                                               .n_out = g->n_out},
                          why);
-    coli__ck_fault(ck, "%s: row %u of %u, output %u: expected 0x%08x (%g), found 0x%08x (%g): %s",
+    coli__ck_wrong(ck, why, "%s: row %u of %u, output %u: expected 0x%08x (%g), found 0x%08x (%g)",
                    what, pair, g->n_pair, o, coli_bits(expected[o]), (double)expected[o],
-                   coli_bits(found[o]), (double)found[o], why);
+                   coli_bits(found[o]), (double)found[o]);
 }
 
 /* A joined row and whether it is flagged. */
@@ -388,11 +388,11 @@ void coli__ck_product_right(coli__ck *ck, const coli__ck_product *p)
                                      .found = found,
                                      .n_out = m->n_out},
                 why);
-            coli__ck_fault(ck,
+            coli__ck_wrong(ck, why,
                            "product of %s with K=%u: row %u output %u: expected 0x%08x (%g), found "
-                           "0x%08x (%g): %s",
+                           "0x%08x (%g)",
                            coli__ck_format_name(m->format), m->n_in, i, o, coli_bits(expected[o]),
-                           (double)expected[o], coli_bits(found[o]), (double)found[o], why);
+                           (double)expected[o], coli_bits(found[o]), (double)found[o]);
         }
         for (uint64_t o = m->n_out; o < p->args.ld; o++)
             COLI__CK_EXPECT(ck, coli_bits(found[o]) == 0xA5A5A5A5u,
