@@ -28,3 +28,10 @@ get_property(coli_test_plugins GLOBAL PROPERTY coli_test_plugins)
 coli_test(plugin_test unit)
 add_dependencies(plugin_test ${coli_test_plugins})
 target_compile_definitions(plugin_test PRIVATE TEST_PLUGINS="${test_plugins}")
+
+# Parts of the programs, on the library as they use it.
+add_executable(options_test unit/options_test.c)
+target_include_directories(options_test PRIVATE support)
+target_link_libraries(options_test PRIVATE coli_flags coli_app coli PkgConfig::CMOCKA)
+add_test(NAME unit.options_test COMMAND options_test)
+set_tests_properties(unit.options_test PROPERTIES LABELS unit)

@@ -338,7 +338,8 @@ typedef uint64_t coli_bk_fence; /* never 0 */
 /* ---- the list ------------------------------------------------------------------------------ */
 
 /* RESOLVE: a plugin without it is refused, with all that are missing named at once.
- * RESOLVE_OPT: NULL when absent; the host then does what the comment says.
+ * RESOLVE_OPT: NULL when absent; the host then does what the comment says.  One that returns
+ * UNSUPPORTED counts as absent from then on; one that returns NULL or 0, for that call.
  * since: the minor version that brought it. */
 /* clang-format off */
 #define COLI_BACKEND_SYMBOLS(RESOLVE, RESOLVE_OPT)                                                 \

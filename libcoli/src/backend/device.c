@@ -272,7 +272,9 @@ static coli_status open_device(coli__device *dev, uint32_t self_test_formats)
     dev->info.driver[sizeof dev->info.driver - 1] = 0;
     dev->info.uuid[sizeof dev->info.uuid - 1] = 0;
     dev->info.unusable[sizeof dev->info.unusable - 1] = 0;
-    return coli__device_self_test(dev, self_test_formats & dev->info.formats);
+    COLI_TRY(coli__device_self_test(dev, self_test_formats & dev->info.formats));
+    for (int i = 0; i < N_COUNTER; i++) atomic_store(&dev->counts[i], 0);
+    return COLI_OK;
 }
 
 coli_status coli__device_open(coli__plugin *plugin, uint32_t ordinal, const char *options,

@@ -35,7 +35,7 @@ typedef struct coli__place {
 /* A dense matrix that the engine can multiply on a device: placed if the options say so, the first
  * device computes its format and has room. */
 void coli__devices_offer(coli__devices *devices, const coli__mat *w);
-/* E_CANCELLED when `progress` said so. */
+/* E_CANCELLED when `progress` said so; E_UNSUPPORTED when a device that was asked for is lost. */
 coli_status coli__devices_place_experts(coli__devices *devices, const coli__container *container);
 
 /* The newcomer takes the leaving expert's slot, which keeps its device.  When that fails neither is

@@ -248,7 +248,7 @@ static void say_what_is_where(const placing *p)
                            (unsigned long long)d->n_expert_total, trunk,
                            (double)d->used[i] / (double)RESERVE,
                            (double)info->mem_total / (double)RESERVE);
-        if (!coli__device_alive(dev)) coli__devices_note(d, "%s", coli__device_why(dev));
+        if (!coli__device_alive(dev)) coli__devices_note(d, "given up: %s", coli__device_why(dev));
     }
     if (p->n_unsupported)
         coli__devices_note(d,
@@ -272,6 +272,9 @@ coli_status coli__devices_place_experts(coli__devices *d, const coli__container 
     }
     for (uint32_t e = 0; e < n_round && any_left(&p); e++) COLI_TRY(place_round(&p, e));
     say_what_is_where(&p);
+    for (uint32_t i = 0; i < d->n && d->asked; i++) // not a silent run on the processor
+        if (!coli__device_alive(d->dev[i]))
+            return coli__fail(COLI_E_UNSUPPORTED, "%s", coli__device_why(d->dev[i]));
     return COLI_OK;
 }
 
