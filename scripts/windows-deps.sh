@@ -56,16 +56,17 @@ build() { # NAME SUBFOLDER CMAKE_OPTION...: makes and installs it
     cmake --build "$folder/source/build-$1"
     cmake --install "$folder/source/build-$1"
 }
-library() { # MODULE FILE HEADERS CFLAGS: what of that we keep, and how pkg-config finds it
+library() { # MODULE FILE HEADERS SOURCE CFLAGS: what of that we keep, and how pkg-config finds it
     cp "$folder/source/installed/lib/$2" "$folder/lib/"
     (cd "$folder/source/installed/include" && cp $3 "$folder/include/") # several words
-    local name=${2#lib}
+    local name=${2#lib} version
+    version=$(basename "$folder/source/$4"-*/)
     cat >"$folder/lib/pkgconfig/$1.pc" <<EOF
 Name: $1
 Description: $1, static, for Windows
-Version: 0
+Version: ${version#*-}
 Libs: -L\${pcfiledir}/.. -l${name%.a}
-Cflags: -I\${pcfiledir}/../../include $4
+Cflags: -I\${pcfiledir}/../../include ${5-}
 EOF
 }
 
@@ -76,11 +77,11 @@ for name in jansson pcre2 utf8proc xxhash cmocka; do fetch $name; done
     build utf8proc ''
     build xxhash cmake_unofficial -DXXHASH_BUILD_XXHSUM=OFF
     build cmocka '' -DWITH_STATIC_LIB=ON -DWITH_EXAMPLES=OFF
-    library jansson libjansson.a 'jansson.h jansson_config.h' ''
-    library libpcre2-8 libpcre2-8.a pcre2.h -DPCRE2_STATIC
-    library libutf8proc libutf8proc.a utf8proc.h -DUTF8PROC_STATIC
-    library libxxhash libxxhash.a xxhash.h ''
-    library cmocka libcmocka-static.a 'cmocka*.h' ''
+    library jansson libjansson.a 'jansson.h jansson_config.h' jansson
+    library libpcre2-8 libpcre2-8.a pcre2.h pcre2 -DPCRE2_STATIC
+    library libutf8proc libutf8proc.a utf8proc.h utf8proc -DUTF8PROC_STATIC
+    library libxxhash libxxhash.a xxhash.h xxhash
+    library cmocka libcmocka-static.a 'cmocka*.h' cmocka
 } >>"$log" 2>&1
 rm -rf "$folder/source" "$folder/apt"
 echo "$state" >"$folder/state"

@@ -14,10 +14,9 @@
 #include <string.h>
 
 #include "coli/coli.h"
+#include "system.h"
 #include "terminal.h"
 #include "text.h"
-
-extern char **environ;
 
 /* ---- what was meant ------------------------------------------------------------------------ */
 
@@ -266,8 +265,8 @@ static int bad_value(const char *name, const char *before, const app_option *o, 
         app_nearest n = {.word = text};
         char words[128];
         snprintf(words, sizeof words, "%s", o->choices);
-        char *rest = words;
-        for (char *word; (word = strsep(&rest, "|"));) app_nearest_try(&n, word);
+        for (char *word = strtok(words, "|"); word; word = strtok(NULL, "|"))
+            app_nearest_try(&n, word);
         if (n.best) app_hint("did you mean %s?", n.best);
     }
     return APP_BAD;
@@ -310,7 +309,7 @@ static int from_environment(const app_command *c, app_settings *s)
         const app_option_id id = app_variables[i].option;
         if (id == APP_N_OPTION || app_given(s, id) || !(app_options[id].commands & c->bit))
             continue;
-        const char *value = getenv(app_variables[i].name);
+        const char *value = app_system_getenv(app_variables[i].name);
         if (!value || !*value) continue;
         if (!take_value(&app_options[id], value, s))
             return bad_value(app_variables[i].name, "environment variable ", &app_options[id],
@@ -328,7 +327,7 @@ static bool begins(const char *text, const char *prefix)
 /* Someone who sets a variable expects something to happen: say so when nothing will. */
 static void warn_about_environment(void)
 {
-    for (char **entry = environ; *entry; entry++) {
+    for (char **entry = app_system_environ(); *entry; entry++) {
         char name[64];
         const size_t n = strcspn(*entry, "=");
         if (n >= sizeof name || (*entry)[n] == 0 || (*entry)[n + 1] == 0) continue;
@@ -364,6 +363,7 @@ static int no_such_command(const app_program *program, const char *word)
 
 int app_main(const app_program *program, int argc, char **argv)
 {
+    argv = app_system_args(&argc, argv);
     const bool has_commands = program->commands[0].name != NULL;
     const char *word = has_commands ? find_command(argc, argv) : NULL;
     const app_command *c = has_commands ? NULL : &program->commands[0];
