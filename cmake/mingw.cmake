@@ -13,7 +13,10 @@ set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
 set(CMAKE_FIND_ROOT_PATH_MODE_LIBRARY ONLY)
 set(CMAKE_FIND_ROOT_PATH_MODE_INCLUDE ONLY)
 set(CMAKE_FIND_ROOT_PATH_MODE_PACKAGE ONLY)
-set(ENV{PKG_CONFIG_LIBDIR} ${CMAKE_BINARY_DIR}/deps/lib/pkgconfig)
+get_property(trying GLOBAL PROPERTY IN_TRY_COMPILE) # in a build folder of its own, but our environment
+if(NOT trying)
+    set(ENV{PKG_CONFIG_LIBDIR} ${CMAKE_BINARY_DIR}/deps/lib/pkgconfig)
+endif()
 
 # Numbers are read and printed by mingw's own functions: those of Windows round differently.
 #
@@ -27,9 +30,4 @@ foreach(kind IN ITEMS EXE SHARED MODULE)
     set(CMAKE_${kind}_LINKER_FLAGS_INIT "-static")
 endforeach()
 
-# wine with a Windows of its own in the build folder, and nothing to say about itself.
-find_program(COLI_WINE NAMES wine64 wine HINTS /usr/lib/wine)
-if(COLI_WINE)
-    set(CMAKE_CROSSCOMPILING_EMULATOR ${CMAKE_COMMAND} -E env WINEPREFIX=${CMAKE_BINARY_DIR}/wine
-        WINEDEBUG=-all WINEDLLOVERRIDES=mscoree,mshtml= ${COLI_WINE})
-endif()
+set(CMAKE_CROSSCOMPILING_EMULATOR ${CMAKE_CURRENT_LIST_DIR}/../scripts/wine.sh ${CMAKE_BINARY_DIR}/wine)

@@ -4,7 +4,8 @@
 # Debian has no such packages.  So their sources are fetched by name from where this system gets its
 # packages, checked by apt as always, and built as static libraries with mingw-w64 into FOLDER
 # (build-mingw/deps).  The system is not changed: the list of sources and apt's state are in FOLDER, too.
-# Takes a minute, and nothing when everything is there.  scripts/deps.sh windows brings the compiler.
+# Their licences come along.  Takes half a minute, and nothing when everything is there.
+# scripts/deps.sh windows brings the compiler.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 mkdir -p "${1-$root/build-mingw/deps}"
@@ -14,7 +15,7 @@ folder=$(cd "${1-$root/build-mingw/deps}" && pwd)
 state=$(cat "$0" "$root/cmake/mingw.cmake" && x86_64-w64-mingw32-gcc-posix --version)
 if [ "$state" = "$(cat "$folder/state" 2>/dev/null)" ]; then exit 0; fi
 rm -rf "$folder"
-mkdir -p "$folder"/{lib/pkgconfig,include,source,apt/lists/partial,apt/cache/archives/partial}
+mkdir -p "$folder"/{lib/pkgconfig,include,licenses,source,apt/lists/partial,apt/cache/archives/partial}
 log=$folder/log.txt
 trap '[ $? = 0 ] || { tail -n 30 "$log"; echo "windows-deps.sh: failed; all of it: $log"; } >&2' EXIT
 
@@ -61,6 +62,7 @@ library() { # MODULE FILE HEADERS SOURCE CFLAGS: what of that we keep, and how p
     (cd "$folder/source/installed/include" && cp $3 "$folder/include/") # several words
     local name=${2#lib} version
     version=$(basename "$folder/source/$4"-*/)
+    cp "$folder/source/$4"-*/debian/copyright "$folder/licenses/$4.txt"
     cat >"$folder/lib/pkgconfig/$1.pc" <<EOF
 Name: $1
 Description: $1, static, for Windows
@@ -83,5 +85,8 @@ for name in jansson pcre2 utf8proc xxhash cmocka; do fetch $name; done
     library libxxhash libxxhash.a xxhash.h xxhash
     library cmocka libcmocka-static.a 'cmocka*.h' cmocka
 } >>"$log" 2>&1
+# What the compiler puts into every program: its own library, and that of mingw-w64.
+cp /usr/share/doc/gcc-mingw-w64-base/copyright "$folder/licenses/gcc.txt"
+cp /usr/share/doc/mingw-w64-common/copyright "$folder/licenses/mingw-w64.txt"
 rm -rf "$folder/source" "$folder/apt"
 echo "$state" >"$folder/state"
