@@ -134,6 +134,7 @@ line_event line_read(line_editor *line, bool after_stop, char **text)
                 line->text[line->n++] = L'\n';
                 break;
             }
+            app_interrupt_count(); // wine's console does not end the read: that was for the line
             *text = typed_text(line);
             return LINE_TEXT;
         case PIECE_CTRL_C:

@@ -19,6 +19,8 @@
 
 /* ---- start and end ------------------------------------------------------------------------- */
 
+enum { STREAM_BYTES = 1 << 16 };
+
 static struct {
     UINT code_page;
     DWORD out_mode, err_mode;
@@ -42,6 +44,9 @@ void app_system_start(void)
     _setmode(_fileno(stdin), _O_BINARY);
     _setmode(_fileno(stdout), _O_BINARY);
     _setmode(_fileno(stderr), _O_BINARY);
+    // a character whose bytes come one by one is none to a console: texts are written as a whole
+    setvbuf(stdout, NULL, _IOFBF, STREAM_BYTES);
+    setvbuf(stderr, NULL, _IOFBF, STREAM_BYTES);
     console_before.out_is_console = GetConsoleMode(handle_of(stdout), &console_before.out_mode);
     console_before.err_is_console = GetConsoleMode(handle_of(stderr), &console_before.err_mode);
     console_before.code_page = GetConsoleOutputCP(); // 0: there is no console

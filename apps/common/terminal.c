@@ -117,6 +117,7 @@ static void vline(FILE *stream, const char *before, const char *fmt, va_list arg
     fputs(before, stream);
     if (n > 0) app_put_shown(stream, text, strlen(text), "");
     fputs(after, stream);
+    if (stream == stderr) fflush(stderr); // Windows collects what goes there
     free(large);
 }
 
@@ -222,6 +223,7 @@ static void end_thinking(app_answer *a)
     if (!a->thinking) return;
     if (atomic_exchange(&on_interrupt.colour, false)) fputs("\033[0m", stderr);
     if (a->line_open_err) fputc('\n', stderr);
+    fflush(stderr);
     a->thinking = a->line_open_err = false;
 }
 
