@@ -15,11 +15,11 @@
 /* A directory of this process, removed at exit with the containers made in it. */
 static inline const char *world_scratch(void)
 {
-    static char path[128];
+    static char path[64];
     if (!*path) {
         const char *tmp = getenv("TMPDIR");
-        snprintf(path, sizeof path, "%.80s/coli-test-%ld-%016" PRIx64, tmp ? tmp : "/tmp",
-                 (long)getpid(), coli__clock_ns());
+        const uint64_t unique = coli__clock_ns() ^ (uint64_t)getpid() << 16;
+        snprintf(path, sizeof path, "%.40s/coli-test-%08x", tmp ? tmp : "/tmp", (uint32_t)unique);
         if (coli__dir_create(path) != COLI_OK) abort();
     }
     return path;
