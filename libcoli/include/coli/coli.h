@@ -46,15 +46,39 @@ typedef struct coli_text {
 } coli_text;
 COLI_API void coli_text_free(coli_text *text); /* and zeroes it */
 
+/* Progress of long work in bytes.  Return false to stop it (E_CANCELLED). */
+typedef bool (*coli_progress_fn)(void *user, const char *what, uint64_t done, uint64_t total);
+
 /* ---- model --------------------------------------------------------------------------------- */
 
 typedef struct coli_model coli_model;
+
+/* How much of a device's memory the model's weights may take, on each device. */
+typedef enum coli_vram_unit {
+    COLI_VRAM_AUTO,   /* what is free, less 1 GiB */
+    COLI_VRAM_BYTES,  /* vram bytes */
+    COLI_VRAM_PERCENT /* as many as vram percent of the routed experts need */
+} coli_vram_unit;
 
 typedef struct coli_model_opts {
     uint32_t struct_size;
     uint32_t n_threads; /* compute threads, the caller's included; 0: one per usable processor */
     /* "scalar", "avx2", "avxvnni", "avx512", "neon", "i8mm"; NULL: the best this processor has */
     const char *isa;
+    /* Devices.  NULL: a GPU, if a backend finds one that works.  "none": the processor alone.  The
+     * name of a backend ("cuda"), or the path of its file: E_UNSUPPORTED with all reasons when it
+     * cannot be used.  Devices never change a result. */
+    const char *backend;
+    const char *backend_path;    /* more directories of plugins, ':' between them (';' on Windows) */
+    const char *backend_options; /* for the plugin; NULL: none */
+    const char *devices;         /* ordinals, "0,2"; NULL: all that can be used */
+    uint32_t vram_unit;          /* coli_vram_unit */
+    uint32_t backend_wait_ms;    /* a device that takes longer is given up; 0: 10,000 */
+    double vram;
+    bool vram_trunk; /* the dense matrices go to the first device, before the experts */
+    void (*note)(void *user, const char *line); /* which devices are used and how; NULL: nobody asks */
+    coli_progress_fn progress;                  /* of copying experts to devices */
+    void *user;                                 /* of both */
 } coli_model_opts;
 
 /* Open a container directory (docs/formats/container.md).  The weights are mapped, not read.
@@ -90,6 +114,36 @@ typedef struct coli_model_info {
     uint64_t n_mac_body, n_mac_head;
 } coli_model_info;
 COLI_API coli_status coli_model_get_info(const coli_model *model, coli_model_info *info);
+
+/* ---- devices ------------------------------------------------------------------------------- */
+
+/* What the devices of a model hold and did since it was opened.  All zero without devices. */
+typedef struct coli_backend_stats {
+    uint32_t struct_size; /* set by the caller */
+    uint32_t n_device, n_device_lost; /* opened; of these, given up */
+    uint32_t n_matrix;                /* dense matrices on devices */
+    uint64_t n_expert, n_expert_total; /* routed experts on devices; of all layers */
+    uint64_t vram_bytes, allowance_bytes; /* memory that they take; that they may take */
+    /* (row, expert) pairs computed on devices; on the processor; and of the latter those that a device
+     * should have computed and failed */
+    uint64_t n_row_device, n_row_host, n_row_again;
+    uint64_t n_group, n_matmul;   /* done by devices */
+    uint64_t n_matmul_again;      /* products that a device failed, computed on the processor */
+    uint64_t n_upload, n_upload_failed;
+    uint64_t n_overwrite, n_overwrite_async; /* of slots, by the two ways */
+    /* What was done instead of something that a plugin lacks or failed: */
+    uint64_t n_overwrite_fallback; /* free and upload for overwrite */
+    uint64_t n_copy_sync;          /* a waiting copy for one in the background */
+    uint64_t n_slot_lost;          /* nothing: the slot is gone */
+    uint64_t n_batch_fallback;     /* one product after another for a batch */
+    uint64_t n_pageable;           /* buffers of ordinary memory for page-locked ones */
+    uint64_t n_footprint_fallback; /* the size for the footprint */
+    uint64_t n_call_failed;        /* calls of plugins that failed */
+    uint64_t n_call_late;          /* that did not answer in time */
+    /* As the devices measured (the fake one: as a real one would have taken), ms. */
+    double upload_ms, to_device_ms, kernel_ms, to_host_ms;
+} coli_backend_stats;
+COLI_API coli_status coli_model_get_backend_stats(const coli_model *model, coli_backend_stats *out);
 
 /* ---- text ---------------------------------------------------------------------------------- */
 
@@ -274,9 +328,6 @@ COLI_API void coli_chat_reset(coli_chat *chat); /* forget all but the system mes
 COLI_API coli_status coli_chat_messages(const coli_chat *chat, coli_text *out);
 
 /* ---- tools --------------------------------------------------------------------------------- */
-
-/* Progress of long work in bytes.  Return false to stop it (E_CANCELLED). */
-typedef bool (*coli_progress_fn)(void *user, const char *what, uint64_t done, uint64_t total);
 
 typedef struct coli_convert_opts {
     uint32_t struct_size;

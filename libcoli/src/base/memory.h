@@ -14,5 +14,7 @@ uint64_t coli__cache_bytes(void);
  * of many MiB that are read from end to end. */
 coli_status coli__pages_take(uint64_t n_bytes, void **out);
 void coli__pages_give(void *pages, uint64_t n_bytes); // NULL is fine
+/* Keep such memory from being paged out until it is given back; false where the system refuses. */
+bool coli__pages_lock(void *pages, uint64_t n_bytes);
 
 #endif

@@ -81,3 +81,8 @@ void coli__pages_give(void *pages, uint64_t n_bytes)
 {
     if (pages) munmap(pages, (size_t)n_bytes);
 }
+
+bool coli__pages_lock(void *pages, uint64_t n_bytes)
+{
+    return mlock(pages, (size_t)n_bytes) == 0;
+}

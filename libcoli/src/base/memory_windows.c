@@ -37,3 +37,8 @@ void coli__pages_give(void *pages, uint64_t n_bytes)
     (void)n_bytes;
     if (pages) VirtualFree(pages, 0, MEM_RELEASE);
 }
+
+bool coli__pages_lock(void *pages, uint64_t n_bytes)
+{
+    return VirtualLock(pages, (size_t)n_bytes) != 0; // a process may lock little, unless it is told
+}
