@@ -1,12 +1,12 @@
 /* cmd_run.c - `coli run`: one question, one answer. */
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "commands.h"
 #include "input.h"
 #include "open_model.h"
 #include "options.h"
+#include "system.h"
 #include "terminal.h"
 #include "turn.h"
 
@@ -30,7 +30,8 @@ static int read_prompt(const app_settings *s, char **prompt)
     if (s->n_arg && !dash) {
         *prompt = joined(s->args, s->n_arg);
     } else {
-        if (!dash && isatty(STDIN_FILENO)) return app_usage("run", "run: the prompt is missing");
+        if (!dash && app_system_is_terminal(stdin))
+            return app_usage("run", "run: the prompt is missing");
         size_t n_bytes;
         const int code = app_read_all("-", APP_MAX_TEXT, prompt, &n_bytes);
         if (code != APP_OK) return code;
