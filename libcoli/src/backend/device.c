@@ -101,10 +101,10 @@ static coli_bk_status judge(coli__device *dev, const char *entry, coli_bk_status
     }
     count(dev, COUNT_n_call_failed);
     coli__backend_fail(dev->plugin, &dev->host, entry, status);
-    const bool is_full = status == COLI_BK_NOMEM || status == COLI_BK_UNSUPPORTED;
     if (status == COLI_BK_LOST)
         give_up(dev, entry, dev->host.message);
-    else if (!is_full && atomic_fetch_add(&dev->n_failed, 1) + 1 >= FAILURES_MAX)
+    else if (status != COLI_BK_NOMEM && // later it may have room
+             atomic_fetch_add(&dev->n_failed, 1) + 1 >= FAILURES_MAX)
         give_up(dev, entry, "failed three times in a row");
     return status;
 }
@@ -358,6 +358,7 @@ static void job_group_stats(void *ctx)
     coli__device *dev = ctx;
     dev->job.stats = (coli_bk_group_stats){.struct_size = sizeof dev->job.stats};
     dev->job.status = dev->api.group_stats(dev->handle, &dev->job.stats);
+    if (dev->job.status != COLI_BK_UNSUPPORTED) judge(dev, "group_stats", dev->job.status);
 }
 
 void coli__device_group_stats(coli__device *dev, coli_bk_group_stats *out)
