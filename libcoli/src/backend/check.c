@@ -259,6 +259,7 @@ static coli_status follow(report *r, const task *t, coli__child *child, uint32_t
 {
     *n_done = 0;
     uint32_t current = t->todo[0];
+    bool has_fault = false; // the current case; threads may find one at the same time
     for (;;) {
         union { // what arrives, aligned
             message m;
@@ -284,6 +285,7 @@ static coli_status follow(report *r, const task *t, coli__child *child, uint32_t
         switch (in.m.kind) {
         case BEGIN:
             r->result->n_case++;
+            has_fault = false;
             continue;
         case OK:
             line(r, false, "ok %s %s", c->name, c->shows);
@@ -293,7 +295,8 @@ static coli_status follow(report *r, const task *t, coli__child *child, uint32_t
             line(r, false, "skip %s %s: %s", c->name, c->shows, in.m.text);
             break;
         case FAULT:
-            fault(r, current, in.m.text, in.m.why);
+            if (!has_fault) fault(r, current, in.m.text, in.m.why);
+            has_fault = true;
             break;
         case CANNOT:
             return coli__fail(in.m.status, "%s", in.m.text);
