@@ -135,6 +135,7 @@ static coli_bk_status parse_option(const coli_bk_host *host, const char *text, s
         {"work", 1u << 16, 1u << 30, &o->work_bytes, NULL},
         {"subgroup", 1, 128, NULL, &o->subgroup},
         {"dot", 0, 1, NULL, &o->dot},
+        {"join", 0, 1, NULL, &o->join},
         {"storage16", 0, 1, NULL, &o->storage16},
         {"validate", 0, 2, NULL, &o->validate},
     };
@@ -157,14 +158,14 @@ static coli_bk_status parse_option(const coli_bk_host *host, const char *text, s
     }
     return vk_fail(host, COLI_BK_INVALID,
                    "vulkan: unknown option \"%.*s\": expected buffer=, memory=, staging=, work=, "
-                   "subgroup=, dot=, storage16= or validate=",
+                   "subgroup=, dot=, storage16=, join= or validate=",
                    (int)vk_min(n, 60), text);
 }
 
 coli_bk_status vk_options_parse(const coli_bk_host *host, vk_options *out)
 {
     *out = (vk_options){
-        .staging_bytes = 32u << 20, .work_bytes = 64u << 20, .dot = 2, .storage16 = 1};
+        .staging_bytes = 32u << 20, .work_bytes = 64u << 20, .dot = 2, .storage16 = 1, .join = 2};
     const char *at = host->options ? host->options : "";
     while (*at) {
         const size_t n = strcspn(at, " ");

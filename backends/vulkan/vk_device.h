@@ -56,6 +56,9 @@ coli_bk_status vk_stream_wait(coli_bk_device *dev, vk_stream *stream, uint64_t v
                               uint64_t limit_ns);
 /* The same with the host's limit, where BUSY becomes LOST. */
 coli_bk_status vk_stream_finish(coli_bk_device *dev, vk_stream *stream, uint64_t value);
+/* After a failure, of which nothing may stay under way: wait for all submissions and report nothing.
+ * False when they do not end: the device is lost then. */
+bool vk_stream_drain(coli_bk_device *dev, vk_stream *stream);
 
 /* All that the device did so far is seen by what it does next. */
 void vk_barrier(coli_bk_device *dev, const vk_stream *stream, VkCommandBuffer commands);
@@ -72,7 +75,8 @@ typedef struct vk_pinned { // memory from host_alloc
     struct vk_pinned *next;
 } vk_pinned;
 
-struct vk_work;
+struct vk_rounds;
+struct vk_group;
 
 struct coli_bk_device {
     /* immutable after open */
@@ -89,16 +93,23 @@ struct coli_bk_device {
     bool has_two_families;
 
     atomic_bool is_lost;
+    _Atomic uint64_t heap_bytes; // of the device's heap, in our buffers
 
     /* guarded by memory_lock */
     pthread_mutex_t memory_lock;
     vk_arena arena;
-    uint64_t other_bytes; // device memory beside the arena
 
     vk_kernels kernels;
-    vk_stream work, copy;    // each: its own sequence of calls
-    struct vk_work *rounds;  // work sequence
-    vk_pinned *pinned;       // copy sequence
+
+    /* work sequence */
+    vk_stream work;
+    struct vk_rounds *rounds;
+    struct vk_group *group;
+    vk_buffer matmul_out; // readback memory
+
+    /* copy sequence */
+    vk_stream copy;
+    vk_pinned *pinned;
 
     /* guarded by stats_lock */
     pthread_mutex_t stats_lock;

@@ -173,7 +173,7 @@ static bool has_extension(const VkExtensionProperties *list, uint32_t n, const c
 
 /* Queues: a family that computes, best one that does nothing else; for copies a family of its own,
  * else a second queue, else the same one.  False when nothing computes. */
-static bool choose_queues(const vk_instance *in, vk_candidate *c, uint32_t *timestamp_bits)
+static bool choose_queues(const vk_instance *in, vk_candidate *c)
 {
     enum { MAX_FAMILY = 32 };
     VkQueueFamilyProperties families[MAX_FAMILY];
@@ -193,7 +193,7 @@ static bool choose_queues(const vk_instance *in, vk_candidate *c, uint32_t *time
         }
     }
     if (c->compute_family == n) return false;
-    *timestamp_bits = families[c->compute_family].timestampValidBits;
+    c->tick_bits = families[c->compute_family].timestampValidBits;
     if (c->copy_family == n) {
         c->copy_family = c->compute_family;
         c->copy_queue = families[c->compute_family].queueCount > 1;
@@ -303,10 +303,9 @@ static coli_bk_status examine(const vk_instance *in, vk_candidate *c)
         c->min_subgroup = p_subgroup.minSubgroupSize;
         c->max_subgroup = p_subgroup.maxSubgroupSize;
     }
-    uint32_t timestamp_bits = 0;
     const char *reason = obstacle(limits, &p12, &f.features, &f12);
-    if (!choose_queues(in, c, &timestamp_bits)) reason = "no queue that computes";
-    c->ns_per_tick = timestamp_bits == 64 ? limits->timestampPeriod : 0.0f;
+    if (!choose_queues(in, c)) reason = "no queue that computes";
+    c->ns_per_tick = limits->timestampPeriod;
     if (reason) snprintf(c->unusable, sizeof c->unusable, "%s", reason);
     return COLI_BK_OK;
 }

@@ -106,7 +106,8 @@ coli_bk_status vk_kernels_init(coli_bk_device *dev)
 {
     VK_TRY(create_layouts(dev));
     VK_TRY(create_module(dev, "product", &dev->kernels.product_module));
-    return create_module(dev, "hidden", &dev->kernels.hidden_module);
+    VK_TRY(create_module(dev, "hidden", &dev->kernels.hidden_module));
+    return create_module(dev, "join", &dev->kernels.join_module);
 }
 
 void vk_kernels_finish(coli_bk_device *dev)
@@ -116,8 +117,10 @@ void vk_kernels_finish(coli_bk_device *dev)
     for (size_t i = 0; i < sizeof k->product / sizeof *products; i++)
         dev->vk.vkDestroyPipeline(dev->handle, products[i], NULL);
     for (size_t i = 0; i < 2; i++) dev->vk.vkDestroyPipeline(dev->handle, k->hidden[i], NULL);
+    dev->vk.vkDestroyPipeline(dev->handle, k->join, NULL);
     dev->vk.vkDestroyShaderModule(dev->handle, k->product_module, NULL);
     dev->vk.vkDestroyShaderModule(dev->handle, k->hidden_module, NULL);
+    dev->vk.vkDestroyShaderModule(dev->handle, k->join_module, NULL);
     dev->vk.vkDestroyDescriptorPool(dev->handle, k->pool, NULL);
     dev->vk.vkDestroyPipelineLayout(dev->handle, k->layout, NULL);
     dev->vk.vkDestroyDescriptorSetLayout(dev->handle, k->set_layout, NULL);
@@ -154,6 +157,18 @@ static coli_bk_status create_pipeline(coli_bk_device *dev, VkShaderModule module
     return r ? vk_device_fail(dev, r, "vkCreateComputePipelines") : COLI_BK_OK;
 }
 
+/* What a tensor of three matrices needs besides products. */
+static coli_bk_status need_expert(coli_bk_device *dev, uint32_t down_format)
+{
+    const uint32_t group = coli_bk_layout_of(down_format, 1).group;
+    const uint32_t constants[] = {0, 0, 0, 0, 0, group};
+    VkPipeline *hidden = &dev->kernels.hidden[group == 64], *join = &dev->kernels.join;
+    if (!*hidden)
+        VK_TRY(create_pipeline(dev, dev->kernels.hidden_module, constants,
+                               sizeof constants / sizeof *constants, hidden));
+    return *join ? COLI_BK_OK : create_pipeline(dev, dev->kernels.join_module, NULL, 0, join);
+}
+
 static coli_bk_status need_product(coli_bk_device *dev, uint32_t format, uint32_t n_in)
 {
     const coli_bk_layout l = coli_bk_layout_of(format, n_in);
@@ -177,14 +192,7 @@ coli_bk_status vk_kernels_need(coli_bk_device *dev, const coli_bk_matrix *matrix
     coli_bk_status status = COLI_BK_OK;
     for (uint32_t i = 0; i < n_matrix && !status; i++)
         status = need_product(dev, matrix[i].format, matrix[i].n_in);
-    if (n_matrix == 3 && !status) {
-        const uint32_t group = coli_bk_layout_of(matrix[2].format, 1).group;
-        const uint32_t constants[] = {0, 0, 0, 0, 0, group};
-        VkPipeline *at = &dev->kernels.hidden[group == 64];
-        if (!*at)
-            status = create_pipeline(dev, dev->kernels.hidden_module, constants,
-                                     sizeof constants / sizeof *constants, at);
-    }
+    if (n_matrix == 3 && !status) status = need_expert(dev, matrix[2].format);
     pthread_mutex_unlock(&dev->kernels.lock);
     return status;
 }
