@@ -32,7 +32,8 @@ const char *vk_result_name(VkResult result, char number[16])
 {
     switch (result) {
 #define NAME(r)                                                                                    \
-    case r: return #r;
+    case r:                                                                                        \
+        return #r;
         NAME(VK_SUCCESS)
         NAME(VK_NOT_READY)
         NAME(VK_TIMEOUT)
@@ -53,7 +54,9 @@ const char *vk_result_name(VkResult result, char number[16])
         NAME(VK_ERROR_INVALID_SHADER_NV)
         NAME(VK_ERROR_UNKNOWN)
 #undef NAME
-    default: snprintf(number, 16, "VkResult %d", (int)result); return number;
+    default:
+        snprintf(number, 16, "VkResult %d", (int)result);
+        return number;
     }
 }
 
@@ -64,9 +67,12 @@ coli_bk_status vk_result_status(VkResult result)
     case VK_ERROR_OUT_OF_DEVICE_MEMORY:
     case VK_ERROR_OUT_OF_POOL_MEMORY:
     case VK_ERROR_FRAGMENTED_POOL:
-    case VK_ERROR_TOO_MANY_OBJECTS: return COLI_BK_NOMEM;
-    case VK_ERROR_DEVICE_LOST: return COLI_BK_LOST;
-    default: return COLI_BK_FAILED;
+    case VK_ERROR_TOO_MANY_OBJECTS:
+        return COLI_BK_NOMEM;
+    case VK_ERROR_DEVICE_LOST:
+        return COLI_BK_LOST;
+    default:
+        return COLI_BK_FAILED;
     }
 }
 

@@ -68,8 +68,8 @@ static coli_bk_status stream_init(coli_bk_device *dev, vk_stream *s, vk_queue *q
         .sType = VK_STRUCTURE_TYPE_SEMAPHORE_TYPE_CREATE_INFO,
         .semaphoreType = VK_SEMAPHORE_TYPE_TIMELINE,
     };
-    const VkSemaphoreCreateInfo semaphore_info = {
-        .sType = VK_STRUCTURE_TYPE_SEMAPHORE_CREATE_INFO, .pNext = &type};
+    const VkSemaphoreCreateInfo semaphore_info = {.sType = VK_STRUCTURE_TYPE_SEMAPHORE_CREATE_INFO,
+                                                  .pNext = &type};
     r = dev->vk.vkCreateSemaphore(dev->handle, &semaphore_info, NULL, &s->timeline);
     if (r) return vk_device_fail(dev, r, "vkCreateSemaphore");
 
@@ -199,7 +199,8 @@ static coli_bk_status choose_device(coli_bk_device *dev, uint32_t index)
     bool is_absent;
     VK_TRY(vk_instance_open(&dev->host, dev->options.validate, &is_absent, &dev->instance));
     if (is_absent)
-        return vk_fail(&dev->host, COLI_BK_UNSUPPORTED, "vulkan: there is no Vulkan on this machine");
+        return vk_fail(&dev->host, COLI_BK_UNSUPPORTED,
+                       "vulkan: there is no Vulkan on this machine");
     vk_candidate *list;
     uint32_t n;
     VK_TRY(vk_instance_devices(&dev->instance, &list, &n));
@@ -251,7 +252,8 @@ static coli_bk_status create_device(coli_bk_device *dev)
     const char *extensions[3];
     uint32_t n_extension = 0;
     VkPhysicalDeviceVulkan12Features f12 = {
-        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES, .timelineSemaphore = VK_TRUE};
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES,
+        .timelineSemaphore = VK_TRUE};
     VkPhysicalDeviceVulkan11Features f11 = {
         .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_FEATURES,
         .pNext = &f12,
@@ -294,7 +296,8 @@ static coli_bk_status create_device(coli_bk_device *dev)
     dev->n_queue = 1;
     if (dev->has_two_families || c->copy_queue) {
         dev->queues[1].family = c->copy_family;
-        dev->vk.vkGetDeviceQueue(dev->handle, c->copy_family, c->copy_queue, &dev->queues[1].handle);
+        dev->vk.vkGetDeviceQueue(dev->handle, c->copy_family, c->copy_queue,
+                                 &dev->queues[1].handle);
         dev->n_queue = 2;
     }
     return COLI_BK_OK;
@@ -360,7 +363,8 @@ void vk_device_close(coli_bk_device *dev)
     if (dev->handle) {
         if (!is_idle(dev)) {
             vk_log(&dev->host, COLI_BK_LOG_WARNING,
-                   "vulkan: %s still does not answer: what it uses is never freed", dev->about.name);
+                   "vulkan: %s still does not answer: what it uses is never freed",
+                   dev->about.name);
             return;
         }
         vk_matmul_finish(dev);

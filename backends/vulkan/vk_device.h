@@ -26,9 +26,9 @@ enum { VK_N_SLOT = 4, VK_N_SET = 4, VK_N_STAMP = 4 };
 
 typedef struct vk_slot {
     VkCommandBuffer commands;
-    uint64_t value;     // of its last submission; 0: none
-    uint8_t *staging;   // (slot_bytes) mapped
-    uint64_t staging_at; // where that is in the ring's buffer
+    uint64_t value;                 // of its last submission; 0: none
+    uint8_t *staging;               // (slot_bytes) mapped
+    uint64_t staging_at;            // where that is in the ring's buffer
     VkDescriptorSet sets[VK_N_SET]; // work stream
     uint32_t first_stamp;           // work stream: its VK_N_STAMP time stamps
     bool has_stamps;                // written by its last submission and not yet read
@@ -41,7 +41,7 @@ typedef struct vk_stream {
     vk_buffer ring;
     uint64_t slot_bytes;
     vk_slot slots[VK_N_SLOT];
-    uint64_t issued;      // the number of the last submission
+    uint64_t issued;       // the number of the last submission
     _Atomic uint64_t done; // a submission that was seen done, and so are those before it
 } vk_stream;
 

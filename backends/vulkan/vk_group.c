@@ -33,7 +33,7 @@ typedef struct join_term {
     float weight;
 } join_term;
 
-/* Memory that grows when a group needs more, and whose content lasts for one group. */
+/* Memory that grows when a group needs more. */
 typedef struct table {
     void *memory;
     uint64_t n_bytes;
@@ -263,8 +263,7 @@ static void add_products(coli_bk_device *dev, const part *p, uint32_t first, uin
             const tile_list *tiles = &p->tiles[shape][set];
             if (tiles->n == 0) continue;
             a.tile_at = tiles->at;
-            vk_dispatch *d =
-                vk_round_product(dev, &p->m[first], n_matrix, shape, set, tiles->n, a);
+            vk_dispatch *d = vk_round_product(dev, &p->m[first], n_matrix, shape, set, tiles->n, a);
             d->is_after_barrier = is_after_barrier;
             is_after_barrier = false;
         }
@@ -284,8 +283,7 @@ static void add_hidden(coli_bk_device *dev, const part *p)
         .n_group = l.n_group,
         .flag_at = p->flag_at,
     };
-    vk_dispatch *d =
-        vk_round_dispatch(p->round, vk_kernels_hidden(dev, l.group), 0, &a, sizeof a);
+    vk_dispatch *d = vk_round_dispatch(p->round, vk_kernels_hidden(dev, l.group), 0, &a, sizeof a);
     d->n_x = (uint32_t)vk_min(((uint64_t)f + 63) / 64, 1024); // the kernel goes on from there
     d->n_y = p->n_pair;
     d->is_after_barrier = true;
@@ -327,26 +325,26 @@ static coli_bk_status keep_joins(coli_bk_device *dev, const coli_bk_group *group
 {
     vk_group *g = dev->group;
     g->has_joins = COLI_BK_HAS(group, coli_bk_group, term_weight) && group->n_join > 0;
-    g->n_row = g->n_pair;
     if (!g->has_joins) return COLI_BK_OK;
     g->n_term = group->n_term;
-    g->n_row = g->n_pair - g->n_term + group->n_join;
     VK_TRY(table_need(dev, &g->rows, ((uint64_t)g->n_pair + group->n_join) * sizeof(join_row)));
     VK_TRY(table_need(dev, &g->terms, g->n_term * sizeof(join_term)));
     VK_TRY(table_need(dev, &g->flags, g->n_pair));
 
-    uint8_t *is_term = g->flags.memory;
-    memset(is_term, 0, g->n_pair);
     join_term *terms = g->terms.memory;
-    for (uint32_t i = 0; i < g->n_term; i++) {
+    for (uint32_t i = 0; i < g->n_term; i++)
         terms[i] = (join_term){group->term_pair[i], group->term_weight[i]};
-        is_term[group->term_pair[i]] = 1;
-    }
+    uint8_t *is_joined = g->flags.memory; // they are written at the end
+    memset(is_joined, 0, g->n_pair);
+    for (uint32_t i = 0; i < group->n_join; i++)
+        for (uint32_t t = 0; t < group->joins[i].n_term; t++)
+            is_joined[terms[group->joins[i].first_term + t].pair] = 1;
     join_row *row = g->rows.memory;
     for (uint32_t i = 0; i < g->n_pair; i++)
-        if (!is_term[i]) *row++ = (join_row){i, VK_NONE};
+        if (!is_joined[i]) *row++ = (join_row){i, VK_NONE};
     for (uint32_t i = 0; i < group->n_join; i++)
         *row++ = (join_row){group->joins[i].first_term, group->joins[i].n_term};
+    g->n_row = (uint32_t)(row - (join_row *)g->rows.memory);
     return COLI_BK_OK;
 }
 
@@ -395,7 +393,8 @@ static void join_here(vk_group *g)
 
 static void set_flags(vk_group *g)
 {
-    const uint32_t *of_pair = (const uint32_t *)(const void *)((uint8_t *)g->readback.map + g->flag_at);
+    const uint32_t *of_pair =
+        (const uint32_t *)(const void *)((uint8_t *)g->readback.map + g->flag_at);
     const join_row *rows = g->rows.memory;
     const join_term *terms = g->terms.memory;
     uint8_t *flags = g->flags.memory;
@@ -406,7 +405,8 @@ static void set_flags(vk_group *g)
             continue;
         }
         flags[i] = 0;
-        for (uint32_t t = 0; t < rows[i].n; t++) flags[i] |= of_pair[terms[rows[i].first + t].pair] != 0;
+        for (uint32_t t = 0; t < rows[i].n; t++)
+            flags[i] |= of_pair[terms[rows[i].first + t].pair] != 0;
     }
 }
 
@@ -453,7 +453,8 @@ static coli_bk_status issue_rounds(coli_bk_device *dev, const coli_bk_group *gro
     VK_TRY(table_need(dev, &g->local, group->n_x * sizeof(uint32_t)));
     cursor c = {0};
     while (c.pair < n_pair) VK_TRY(issue_round(dev, group, &c));
-    if (g->has_joins && !g->is_joined_there) VK_TRY(table_need(dev, &g->joined, g->n_row * row_bytes));
+    if (g->has_joins && !g->is_joined_there)
+        VK_TRY(table_need(dev, &g->joined, g->n_row * row_bytes));
     return COLI_BK_OK;
 }
 
@@ -464,8 +465,8 @@ coli_bk_status vk_group_issue(coli_bk_device *dev, const coli_bk_group *group, u
         return vk_fail(&dev->host, COLI_BK_NOMEM, "vulkan: a group of %llu rows is too large",
                        (unsigned long long)n_pair);
     g->n_pair = g->n_row = (uint32_t)n_pair;
-    g->has_joins = false;
-    if (n_pair > 0) {
+    g->has_joins = g->is_joined_there = false;
+    if (group->n_expert > 0) {
         const coli_bk_status status = issue_rounds(dev, group, n_pair);
         if (status) {
             vk_stream_drain(dev, &dev->work);
@@ -487,7 +488,7 @@ coli_bk_status vk_group_take(coli_bk_device *dev, uint64_t limit_ns, coli_bk_res
     vk_group *g = dev->group;
     if (!g->is_pending) return COLI_BK_EMPTY;
     g->is_pending = false;
-    if (g->n_pair > 0) {
+    if (g->n_row > 0) {
         const coli_bk_status status = vk_stream_wait(dev, &dev->work, g->value, limit_ns);
         if (status == COLI_BK_BUSY) {
             atomic_store(&dev->is_lost, true);

@@ -148,9 +148,12 @@ static uint32_t kind_of(VkPhysicalDeviceType type)
 {
     switch (type) {
     case VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU:
-    case VK_PHYSICAL_DEVICE_TYPE_VIRTUAL_GPU: return COLI_BK_DISCRETE;
-    case VK_PHYSICAL_DEVICE_TYPE_CPU: return COLI_BK_CPU;
-    default: return COLI_BK_INTEGRATED;
+    case VK_PHYSICAL_DEVICE_TYPE_VIRTUAL_GPU:
+        return COLI_BK_DISCRETE;
+    case VK_PHYSICAL_DEVICE_TYPE_CPU:
+        return COLI_BK_CPU;
+    default:
+        return COLI_BK_INTEGRATED;
     }
 }
 
@@ -332,7 +335,8 @@ coli_bk_status vk_instance_devices(const vk_instance *in, vk_candidate **out, ui
     uint32_t n_found = 0;
     VkResult r = in->vkEnumeratePhysicalDevices(in->handle, &n_found, NULL);
     if (r) return vk_fail_result(in->host, r, "vkEnumeratePhysicalDevices");
-    VkPhysicalDevice *found = vk_alloc(in->host, ((uint64_t)n_found + 1) * sizeof(VkPhysicalDevice));
+    VkPhysicalDevice *found =
+        vk_alloc(in->host, ((uint64_t)n_found + 1) * sizeof(VkPhysicalDevice));
     vk_candidate *list = vk_alloc(in->host, ((uint64_t)n_found + 1) * sizeof *list);
     coli_bk_status status = COLI_BK_OK;
     if (!found || !list) {

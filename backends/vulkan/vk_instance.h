@@ -45,7 +45,7 @@ typedef struct vk_candidate {
     VkPhysicalDevice handle;
     uint32_t kind; // COLI_BK_DISCRETE ...
     char name[128], driver[128], uuid[64];
-    char unusable[256]; // the reason; "" when it can be used
+    char unusable[256];  // the reason; "" when it can be used
     uint64_t heap_bytes; // of device memory
     uint32_t heap;
     uint64_t max_buffer_bytes;

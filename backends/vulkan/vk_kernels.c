@@ -44,7 +44,8 @@ static bool is_long(vk_shape shape, uint32_t n_group)
 static coli_bk_status create_layouts(coli_bk_device *dev)
 {
     const VkDescriptorSetLayoutBinding bindings[] = {
-        {0, VK_DESCRIPTOR_TYPE_STORAGE_BUFFER, VK_N_WEIGHT_BUFFER, VK_SHADER_STAGE_COMPUTE_BIT, NULL},
+        {0, VK_DESCRIPTOR_TYPE_STORAGE_BUFFER, VK_N_WEIGHT_BUFFER, VK_SHADER_STAGE_COMPUTE_BIT,
+         NULL},
         {1, VK_DESCRIPTOR_TYPE_STORAGE_BUFFER, 1, VK_SHADER_STAGE_COMPUTE_BIT, NULL},
         {2, VK_DESCRIPTOR_TYPE_STORAGE_BUFFER, 1, VK_SHADER_STAGE_COMPUTE_BIT, NULL},
     };
@@ -82,8 +83,8 @@ static coli_bk_status create_layouts(coli_bk_device *dev)
 
 static coli_bk_status create_module(coli_bk_device *dev, const char *name, VkShaderModule *out)
 {
-    const bool has_dot = dev->about.has_dot &&
-                         (dev->options.dot == 1 || (dev->options.dot == 2 && dev->about.is_dot_fast));
+    const bool has_dot = dev->about.has_dot && (dev->options.dot == 1 ||
+                                                (dev->options.dot == 2 && dev->about.is_dot_fast));
     const bool has_storage16 = dev->about.has_storage16 && dev->options.storage16;
     for (size_t i = 0; i < sizeof vk_shaders / sizeof *vk_shaders; i++) {
         const vk_shader *s = &vk_shaders[i];
@@ -135,8 +136,7 @@ static coli_bk_status create_pipeline(coli_bk_device *dev, VkShaderModule module
 {
     enum { MAX_CONSTANT = 8 };
     VkSpecializationMapEntry entries[MAX_CONSTANT];
-    for (uint32_t i = 0; i < n_constant; i++)
-        entries[i] = (VkSpecializationMapEntry){i, 4 * i, 4};
+    for (uint32_t i = 0; i < n_constant; i++) entries[i] = (VkSpecializationMapEntry){i, 4 * i, 4};
     const VkSpecializationInfo specialization = {n_constant, entries, 4 * n_constant, constants};
     const VkPipelineShaderStageRequiredSubgroupSizeCreateInfoEXT subgroup = {
         .sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_REQUIRED_SUBGROUP_SIZE_CREATE_INFO_EXT,
@@ -176,9 +176,14 @@ static coli_bk_status need_product(coli_bk_device *dev, uint32_t format, uint32_
         const vk_shape_info *s = &vk_shapes[shape];
         const bool is_deep = is_long(shape, l.n_group);
         VkPipeline *at = &dev->kernels.product[format][shape][is_deep];
-        const uint32_t constants[] = {s->n_split * s->n_side, s->n_split, s->n_row,
-                                      n_level_of[is_deep],    l.bits,     l.group,
-                                      l.per_row,              l.scale_bytes};
+        const uint32_t constants[] = {s->n_split * s->n_side,
+                                      s->n_split,
+                                      s->n_row,
+                                      n_level_of[is_deep],
+                                      l.bits,
+                                      l.group,
+                                      l.per_row,
+                                      l.scale_bytes};
         if (!*at)
             VK_TRY(create_pipeline(dev, dev->kernels.product_module, constants,
                                    sizeof constants / sizeof *constants, at));

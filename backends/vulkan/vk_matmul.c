@@ -29,9 +29,9 @@ static uint32_t add_rows(coli_bk_device *dev, vk_round *r, const coli_bk_matmul 
     if (r->n_dispatch == VK_MAX_DISPATCH || r->n_copy == VK_MAX_COPY) return 0;
     const uint64_t staged = row_staged(m);
     uint32_t n_row = 0;
-    while (n_row < a->n_row - first && n_row < VK_MAX_PAIR &&
-           vk_round_fits(r, VK_MATRIX_WORDS + (n_row + 1) * staged,
-                         (n_row + (uint64_t)1) * m->n_out))
+    while (
+        n_row < a->n_row - first && n_row < VK_MAX_PAIR &&
+        vk_round_fits(r, VK_MATRIX_WORDS + (n_row + 1) * staged, (n_row + (uint64_t)1) * m->n_out))
         n_row++;
     if (n_row == 0) return 0;
     const uint32_t buffer = vk_round_buffer(r, a->w->slice.chunk);
@@ -78,7 +78,8 @@ static coli_bk_status run_rounds(coli_bk_device *dev, const coli_bk_matmul *cons
 coli_bk_status vk_matmul_run(coli_bk_device *dev, const coli_bk_matmul *const *args, uint32_t n)
 {
     uint64_t n_float = 0;
-    for (uint32_t i = 0; i < n; i++) n_float += (uint64_t)args[i]->n_row * args[i]->w->matrix->n_out;
+    for (uint32_t i = 0; i < n; i++)
+        n_float += (uint64_t)args[i]->n_row * args[i]->w->matrix->n_out;
     if (n_float > 0) {
         VK_TRY(vk_readback_need(dev, &dev->matmul_out, 4 * n_float));
         const coli_bk_status status = run_rounds(dev, args, n);

@@ -150,7 +150,8 @@ void vk_memory_info(coli_bk_device *dev, coli_bk_mem_info *out)
     const uint64_t total = dev->options.memory_bytes
                                ? vk_min(dev->options.memory_bytes, dev->about.heap_bytes)
                                : dev->about.heap_bytes;
-    const uint64_t left = heap_free(dev, &is_assumed) + dev->arena.chunk_bytes - dev->arena.used_bytes;
+    const uint64_t left =
+        heap_free(dev, &is_assumed) + dev->arena.chunk_bytes - dev->arena.used_bytes;
     pthread_mutex_unlock(&dev->memory_lock);
     out->is_assumed = is_assumed;
     out->total_bytes = total;

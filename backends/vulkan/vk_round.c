@@ -84,9 +84,9 @@ static void read_stamps(coli_bk_device *dev, vk_slot *slot)
     if (!slot->has_stamps) return;
     slot->has_stamps = false;
     uint64_t t[VK_N_STAMP];
-    const VkResult r = dev->vk.vkGetQueryPoolResults(dev->handle, dev->rounds->stamps,
-                                                     slot->first_stamp, VK_N_STAMP, sizeof t, t,
-                                                     sizeof *t, VK_QUERY_RESULT_64_BIT);
+    const VkResult r =
+        dev->vk.vkGetQueryPoolResults(dev->handle, dev->rounds->stamps, slot->first_stamp,
+                                      VK_N_STAMP, sizeof t, t, sizeof *t, VK_QUERY_RESULT_64_BIT);
     if (r) return; // the statistics lack a round, which is no failure
     const uint64_t mask = UINT64_MAX >> (64 - dev->about.tick_bits); // the counter wraps
     const double ms = (double)dev->about.ns_per_tick * 1e-6;
@@ -214,9 +214,9 @@ vk_dispatch *vk_round_product(coli_bk_device *dev, const coli_bk_matrix *m, uint
     a.n_group = coli_bk_layout_of(m->format, m->n_in).n_group;
     a.split_log2 = vk_split_log2(shape, a.n_group);
     a.n_slice = (n_panel + MAX_WORKGROUP - 1) / MAX_WORKGROUP;
-    vk_dispatch *d = vk_round_dispatch(&dev->rounds->round,
-                                       vk_kernels_product(dev, m->format, shape, a.n_group), set,
-                                       &a, sizeof a);
+    vk_dispatch *d =
+        vk_round_dispatch(&dev->rounds->round, vk_kernels_product(dev, m->format, shape, a.n_group),
+                          set, &a, sizeof a);
     d->n_x = (n_panel + a.n_slice - 1) / a.n_slice;
     d->n_y = n_tile;
     d->n_z = a.n_slice * n_matrix;

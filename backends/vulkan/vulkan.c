@@ -148,9 +148,8 @@ static coli_bk_status check_matrix(const coli_bk_host *host, const coli_bk_sourc
         return INVALID(host, "matrix %u: scale_exp %d: expected -60 to 60", i, m->scale_exp);
     const uint64_t n_bytes = coli_bk_matrix_bytes(m->format, m->n_out, m->n_in);
     if (m->offset % 64 || m->offset > s->n_bytes || n_bytes > s->n_bytes - m->offset)
-        return INVALID(host,
-                       "matrix %u: %" PRIu64 " bytes at %" PRIu64 ": the block has %" PRIu64, i,
-                       n_bytes, m->offset, s->n_bytes);
+        return INVALID(host, "matrix %u: %" PRIu64 " bytes at %" PRIu64 ": the block has %" PRIu64,
+                       i, n_bytes, m->offset, s->n_bytes);
     return COLI_BK_OK;
 }
 
@@ -161,8 +160,9 @@ static coli_bk_status check_source(coli_bk_device *dev, const coli_bk_source *s)
     if (s->n_matrix != 1 && s->n_matrix != 3)
         return INVALID(host, "a block of %u matrices: expected 1 or 3", s->n_matrix);
     if (!s->data || (uintptr_t)s->data % 64 || s->n_bytes % 32 || s->n_bytes == 0)
-        return INVALID(host, "a block of %" PRIu64 " bytes at %p: expected a multiple of 32 at a "
-                             "multiple of 64",
+        return INVALID(host,
+                       "a block of %" PRIu64 " bytes at %p: expected a multiple of 32 at a "
+                       "multiple of 64",
                        s->n_bytes, s->data);
     for (uint32_t i = 0; i < s->n_matrix; i++) VK_TRY(check_matrix(host, s, i));
     const coli_bk_matrix *m = s->matrix;
@@ -180,7 +180,8 @@ static coli_bk_status check_source(coli_bk_device *dev, const coli_bk_source *s)
 }
 
 /* The memory of host_alloc that holds all of a block: the device copies from there by itself. */
-static const vk_pinned *find_pinned(const coli_bk_device *dev, const uint8_t *from, uint64_t n_bytes)
+static const vk_pinned *find_pinned(const coli_bk_device *dev, const uint8_t *from,
+                                    uint64_t n_bytes)
 {
     for (const vk_pinned *p = dev->pinned; p; p = p->next) {
         const uintptr_t at = (uintptr_t)from - (uintptr_t)p->buffer.map; // huge when below
@@ -190,8 +191,8 @@ static const vk_pinned *find_pinned(const coli_bk_device *dev, const uint8_t *fr
 }
 
 /* Copy the block into the slice; *value is the submission after which it is there. */
-static coli_bk_status copy_block(coli_bk_device *dev, const coli_bk_source *s, const vk_slice *slice,
-                                 uint64_t *value)
+static coli_bk_status copy_block(coli_bk_device *dev, const coli_bk_source *s,
+                                 const vk_slice *slice, uint64_t *value)
 {
     const uint8_t *from = s->data;
     const vk_pinned *pinned = find_pinned(dev, from, s->n_bytes);
@@ -299,8 +300,7 @@ coli_bk_status coli_backend_tensor_overwrite(coli_bk_device *dev, coli_bk_tensor
 }
 
 coli_bk_status coli_backend_tensor_overwrite_async(coli_bk_device *dev, coli_bk_tensor *tensor,
-                                                   const coli_bk_source *source,
-                                                   coli_bk_fence *out)
+                                                   const coli_bk_source *source, coli_bk_fence *out)
 {
     if (!out) return INVALID(&dev->host, "tensor_overwrite_async: no place for the fence");
     VK_TRY(check_overwrite(dev, tensor, source));
@@ -364,6 +364,7 @@ static coli_bk_status check_joins(coli_bk_device *dev, const coli_bk_group *g, u
 {
     const coli_bk_host *host = &dev->host;
     if (!COLI_BK_HAS(g, coli_bk_group, term_weight) || g->n_join == 0) return COLI_BK_OK;
+    if (g->n_expert == 0) return INVALID(host, "joins of no expert: how long are they?");
     if (!g->joins || (g->n_term > 0 && (!g->term_pair || !g->term_weight)))
         return INVALID(host, "joins without their tables");
     if (g->n_term > n_pair || g->n_join > INT32_MAX)
@@ -384,7 +385,7 @@ static coli_bk_status check_group(coli_bk_device *dev, const coli_bk_group *g, u
 {
     const coli_bk_host *host = &dev->host;
     NEED(host, g, coli_bk_group, d);
-    if (g->n_expert == 0) return COLI_BK_OK;
+    if (g->n_expert == 0) return check_joins(dev, g, 0);
     if (!g->experts || !g->n_row) return INVALID(host, "a group without experts or n_row");
     uint64_t n_pair = 0;
     for (uint32_t i = 0; i < g->n_expert; i++) {
@@ -395,8 +396,8 @@ static coli_bk_status check_group(coli_bk_device *dev, const coli_bk_group *g, u
     const coli_bk_matrix *gate = &g->experts[0]->matrix[0];
     const coli_bk_layout l = coli_bk_layout_of(gate->format, gate->n_in);
     if (g->group != l.group || g->n_group != l.n_group)
-        return INVALID(host, "activations of %u groups of %u: the experts have %u of %u", g->n_group,
-                       g->group, l.n_group, l.group);
+        return INVALID(host, "activations of %u groups of %u: the experts have %u of %u",
+                       g->n_group, g->group, l.n_group, l.group);
     if (n_pair > 0 && (!g->row || !g->q || !g->d))
         return INVALID(host, "a group without row numbers or activations");
     for (uint64_t p = 0; p < n_pair; p++)
