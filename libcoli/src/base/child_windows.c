@@ -1,4 +1,5 @@
-/* child_windows.c - child.h by a thread: there is no fork.  A thread that hangs is left behind. */
+/* child_windows.c - child.h by a thread: there is no fork.  A thread that hangs is left behind; should
+ * it come back, it ends with the next thing that it says. */
 #include "child.h"
 
 #include <pthread.h>
@@ -18,7 +19,7 @@ struct coli__child {
     pthread_mutex_t mu; // guards all below
     pthread_cond_t changed;
     packet *first, **last;
-    bool has_left;
+    bool has_left, is_abandoned; // the thread; the parent, who waits no longer
     uint32_t n_holder;
     /* immutable after start */
     coli__child_fn fn;
@@ -94,7 +95,11 @@ void *coli__child_shared(const coli__child *child)
 
 void coli__child_destroy(coli__child *child)
 {
-    if (child) release(child);
+    if (!child) return;
+    pthread_mutex_lock(&child->mu);
+    child->is_abandoned = true;
+    pthread_mutex_unlock(&child->mu);
+    release(child);
 }
 
 coli__child_event coli__child_wait(coli__child *child, uint64_t limit_ns, void *message,
@@ -124,6 +129,11 @@ coli__child_event coli__child_wait(coli__child *child, uint64_t limit_ns, void *
     return event;
 }
 
+bool coli__child_is_process(void)
+{
+    return false;
+}
+
 const char *coli__child_death(const coli__child *child)
 {
     (void)child;
@@ -140,5 +150,7 @@ void coli__child_say(coli__child *self, const void *message, size_t n_bytes)
     *self->last = p;
     self->last = &p->next;
     pthread_cond_signal(&self->changed);
+    const bool is_abandoned = self->is_abandoned; // ctx may be gone, too
     pthread_mutex_unlock(&self->mu);
+    if (is_abandoned) coli__child_leave(self);
 }
