@@ -145,6 +145,18 @@ typedef struct coli_backend_stats {
 } coli_backend_stats;
 COLI_API coli_status coli_model_get_backend_stats(const coli_model *model, coli_backend_stats *out);
 
+/* One of the devices that a model opened.  Strings are borrowed from the model. */
+typedef struct coli_device_use {
+    uint32_t struct_size; /* set by the caller */
+    uint32_t ordinal;     /* of the backend's devices */
+    const char *backend, *name, *uuid;
+    const char *lost; /* why it was given up; NULL while it is in use */
+    uint64_t n_expert;
+    uint64_t vram_bytes, allowance_bytes;
+} coli_device_use;
+/* i < n_device of coli_backend_stats. */
+COLI_API coli_status coli_model_get_device(const coli_model *model, uint32_t i, coli_device_use *out);
+
 /* ---- text ---------------------------------------------------------------------------------- */
 
 typedef struct coli_tokenizer coli_tokenizer;
