@@ -1,44 +1,17 @@
 /* open_model.c - see open_model.h. */
 #include "open_model.h"
 
-#include <dirent.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "options.h"
+#include "progress.h"
+#include "system.h"
 #include "terminal.h"
+#include "text.h"
 
 #define SHIPPED "models/hummingbird"
-
-static bool is_dir(const char *path)
-{
-    struct stat st;
-    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
-}
-
-/* A path from the directory of the running program; false where the system does not tell. */
-static bool beside_program(const char *relative, char *out, size_t cap)
-{
-    char self[PATH_MAX];
-    const ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
-    if (n <= 0) return false;
-    self[n] = 0;
-    char *slash = strrchr(self, '/');
-    if (!slash) return false;
-    *slash = 0;
-    char joined[PATH_MAX];
-    if ((size_t)snprintf(joined, sizeof joined, "%s/%s", self, relative) >= sizeof joined)
-        return false;
-    char *clean = realpath(joined, NULL); // no "../.." in messages
-    if (!clean) return false;
-    const bool fits = (size_t)snprintf(out, cap, "%s", clean) < cap;
-    free(clean);
-    return fits;
-}
 
 int app_model_dir(const app_settings *s, char *dir, size_t cap)
 {
@@ -52,8 +25,11 @@ int app_model_dir(const app_settings *s, char *dir, size_t cap)
         return APP_BAD;
     }
     /* Programs are in PREFIX/bin, wherever PREFIX is now; a build tree is such a one. */
-    if (beside_program("../share/coli/" SHIPPED, dir, cap) && is_dir(dir)) return APP_OK;
-    if ((size_t)snprintf(dir, cap, "%s", COLI_DATADIR "/" SHIPPED) < cap && is_dir(dir))
+    if (app_system_beside_program("../share/coli/" SHIPPED, dir, cap) &&
+        app_system_look(dir) == APP_PATH_DIR)
+        return APP_OK;
+    if ((size_t)snprintf(dir, cap, "%s", COLI_DATADIR "/" SHIPPED) < cap &&
+        app_system_look(dir) == APP_PATH_DIR)
         return APP_OK;
     app_error("no model: the shipped one is not in %s", COLI_DATADIR "/" SHIPPED);
     app_hint("give --model DIR, or set COLI_MODEL");
@@ -76,9 +52,9 @@ static bool is_checkpoint(const char *dir)
 {
     static const char *const names[] = {"model.safetensors", "model.safetensors.index.json"};
     for (int i = 0; i < 2; i++) {
-        char path[PATH_MAX];
+        char path[APP_MAX_PATH];
         if ((size_t)snprintf(path, sizeof path, "%s/%s", dir, names[i]) < sizeof path &&
-            access(path, F_OK) == 0)
+            app_system_look(path) != APP_PATH_NONE)
             return true;
     }
     return false;
@@ -112,23 +88,26 @@ static bool is_part(const char *name)
     return false;
 }
 
+typedef struct parts {
+    const char *dir;
+    bool all_files;
+} parts;
+
+static bool look_at_part(void *ctx, const char *name)
+{
+    parts *p = ctx;
+    char path[APP_MAX_PATH];
+    if (is_part(name) && (size_t)snprintf(path, sizeof path, "%s/%s", p->dir, name) < sizeof path)
+        p->all_files = app_system_look(path) == APP_PATH_FILE;
+    return p->all_files;
+}
+
 /* Nothing that could be read as such, or a directory with a part that is no file. */
 static bool is_no_file(const char *path, bool is_directory)
 {
-    struct stat st;
-    if (stat(path, &st) != 0) return true;
-    if (!is_directory) return !S_ISREG(st.st_mode);
-    DIR *dir = opendir(path);
-    bool none = !dir;
-    for (const struct dirent *entry; !none && (entry = readdir(dir));) {
-        char part[PATH_MAX];
-        if (!is_part(entry->d_name) ||
-            (size_t)snprintf(part, sizeof part, "%s/%s", path, entry->d_name) >= sizeof part)
-            continue;
-        none = stat(part, &st) != 0 || !S_ISREG(st.st_mode);
-    }
-    if (dir) closedir(dir);
-    return none;
+    if (!is_directory) return app_system_look(path) != APP_PATH_FILE;
+    parts p = {path, true};
+    return !app_system_each(path, look_at_part, &p) || !p.all_files;
 }
 
 int app_fail_reading(coli_status status, const char *path, bool is_directory)
@@ -138,22 +117,102 @@ int app_fail_reading(coli_status status, const char *path, bool is_directory)
     return status == COLI_E_IO && is_no_file(path, is_directory) ? APP_BAD : code;
 }
 
-int app_open(const app_settings *s, bool with_session, app_engine *out)
+/* The bar of copying to devices.  Until it begins, Ctrl-C ends the program as always. */
+typedef struct opening {
+    app_progress progress;
+    bool begun;
+} opening;
+
+static bool tell_progress(void *ctx, const char *what, uint64_t done, uint64_t total)
+{
+    opening *o = ctx;
+    if (!o->begun) {
+        app_interrupt_count();
+        app_progress_start(&o->progress, "copy to the devices");
+        o->begun = true;
+    }
+    return app_progress_step(&o->progress, what, done, total);
+}
+
+static void tell_note(void *ctx, const char *line)
+{
+    app_progress_note(&((opening *)ctx)->progress, line);
+}
+
+static coli_status open_model(const app_settings *s, const char *dir, uint32_t what,
+                              coli_model **out)
+{
+    opening o = {.begun = false};
+    const bool tell = what & APP_OPEN_TELL;
+    const coli_model_opts opts = {.struct_size = sizeof opts,
+                                  .n_threads = s->threads,
+                                  .isa = s->isa,
+                                  .backend =
+                                      s->backend || what & APP_OPEN_DEVICES ? s->backend : "none",
+                                  .backend_path = s->backend_path,
+                                  .backend_options = s->backend_options,
+                                  .devices = s->devices,
+                                  .vram_unit = s->vram.unit,
+                                  .vram = s->vram.amount,
+                                  .vram_trunk = s->vram_trunk,
+                                  .note = tell ? tell_note : NULL,
+                                  .progress = tell ? tell_progress : NULL,
+                                  .user = &o};
+    const coli_status status = coli_model_open(dir, &opts, out);
+    if (o.begun) {
+        app_progress_end(&o.progress, false);
+        app_interrupt_session(NULL);
+    }
+    return status;
+}
+
+/* A backend that was asked for and cannot be used: the message goes on with a line for every file
+ * that was looked at, which app_fail would show as one. */
+static bool fail_backend(coli_status status)
+{
+    const char *list = strstr(coli_error_message(), "\n  ");
+    if (status != COLI_E_UNSUPPORTED || !list) return false;
+    char *message = app_format("%s", coli_error_message());
+    char *at = message + strcspn(message, "\n");
+    *at++ = 0;
+    app_error("%s", message);
+    while (*at) {
+        const size_t n = strcspn(at, "\n");
+        app_line(stderr, "%.*s", (int)n, at);
+        at += n + (at[n] != 0);
+    }
+    free(message);
+    return true;
+}
+
+void app_hint_backend(const char *backend)
+{
+    const char *end = strrchr(backend, '.');
+    const bool is_file = end && (strcmp(end, ".so") == 0 || strcmp(end, ".dll") == 0);
+    if (is_file && !strpbrk(backend, "/\\"))
+        app_hint("a file is written with its directory: ./%s", backend);
+    else
+        app_hint("`coli backend list` shows what there is; --backend none does without");
+}
+
+int app_open(const app_settings *s, uint32_t what, app_engine *out)
 {
     *out = (app_engine){0};
-    char dir[PATH_MAX];
+    char dir[APP_MAX_PATH];
     const int code = app_model_dir(s, dir, sizeof dir);
     if (code != APP_OK) return code;
-    const coli_model_opts model_opts = {
-        .struct_size = sizeof model_opts, .n_threads = s->threads, .isa = s->isa};
-    coli_status status = coli_model_open(dir, &model_opts, &out->model);
+    coli_status status = open_model(s, dir, what, &out->model);
+    if (s->backend && fail_backend(status)) {
+        app_hint_backend(s->backend);
+        return APP_BAD;
+    }
     if (status == COLI_OK && check_ctx(s, out->model) != APP_OK) {
         app_close(out);
         return APP_BAD;
     }
     const coli_session_opts session_opts = {
         .struct_size = sizeof session_opts, .n_ctx = s->ctx, .n_chunk = s->chunk};
-    if (status == COLI_OK && with_session)
+    if (status == COLI_OK && what & APP_OPEN_SESSION)
         status = coli_session_create(out->model, &session_opts, &out->session);
     if (status == COLI_OK) return APP_OK;
     const int failed = out->model ? app_fail(status) : app_fail_reading(status, dir, true);
@@ -166,8 +225,20 @@ int app_open(const app_settings *s, bool with_session, app_engine *out)
     return failed;
 }
 
+void app_tell_lost(app_engine *engine)
+{
+    coli_device_use use = {.struct_size = sizeof use};
+    uint32_t n_lost = 0;
+    for (uint32_t i = 0; engine->model && coli_model_get_device(engine->model, i, &use) == COLI_OK;
+         i++)
+        if (use.lost && n_lost++ >= engine->n_lost_told)
+            app_note("a device was given up, the processor does its work: %s", use.lost);
+    engine->n_lost_told = n_lost;
+}
+
 void app_close(app_engine *engine)
 {
+    app_tell_lost(engine);
     app_interrupt_session(NULL);
     coli_session_destroy(engine->session);
     coli_model_close(engine->model);

@@ -31,6 +31,7 @@
 #include <string.h>
 
 #include "../../libcoli/include/coli/exact.h"
+#include "../../libcoli/src/backend/dense.h"
 #include "../../libcoli/src/math/rope.h"
 #include "../../libcoli/src/moe/moe.h"
 
@@ -67,6 +68,7 @@ typedef struct layer {
 typedef struct model {
     qwen36_dims dims;
     const coli__kernels *k;
+    coli__devices *devices;
     layer *layers;        // (n_layer)
     coli__moe_layer *moe; // (n_layer)
     coli__mat embed, head;
@@ -264,19 +266,35 @@ static coli_status model_bind(model *m, const coli__container *c)
     return COLI_OK;
 }
 
+/* The matrices that `project` multiplies. */
+static void offer_matrices(const model *m)
+{
+    for (uint32_t i = 0; i < m->dims.n_layer; i++) {
+        const layer *l = &m->layers[i];
+        const bool full = m->dims.full_attention[i];
+        const coli__mat *const attention[] = {&l->attn.q, &l->attn.k, &l->attn.v, &l->attn.o};
+        const coli__mat *const deltanet[] = {&l->dn.qkv, &l->dn.z, &l->dn.out};
+        for (int j = 0; j < (full ? 4 : 3); j++)
+            coli__devices_offer(m->devices, full ? attention[j] : deltanet[j]);
+    }
+    coli__devices_offer(m->devices, &m->head);
+}
+
 static coli_status model_open(const json_t *config, const coli__container *container,
-                              const coli__kernels *kernels, void **out)
+                              const coli__kernels *kernels, coli__devices *devices, void **out)
 {
     *out = NULL;
     model *m = coli__calloc(1, sizeof *m);
     if (!m) return COLI_E_NOMEM;
     m->k = kernels;
+    m->devices = devices;
     coli_status status = qwen36_read_dims(config, &m->dims);
     if (status == COLI_OK) status = model_bind(m, container);
     if (status != COLI_OK) {
         model_close(m);
         return status;
     }
+    offer_matrices(m);
     *out = m;
     return COLI_OK;
 }
@@ -316,6 +334,7 @@ typedef struct state {
     float *delta;               // (max_tok, D) out_proj's result
     float *rope_cos, *rope_sin; // (max_tok, d_rot / 2)
     coli__moe *moe;
+    coli__dense *dense;    // NULL: no matrix is on a device
     float *worker_scratch; // (n_worker, n_scratch)
     size_t n_scratch;
 } state;
@@ -347,6 +366,7 @@ static void state_destroy(void *p)
     coli__free_aligned(s->rope_cos);
     coli__free_aligned(s->rope_sin);
     coli__moe_destroy(s->moe);
+    coli__dense_destroy(s->dense);
     coli__free_aligned(s->worker_scratch);
     coli__free(s);
 }
@@ -400,7 +420,8 @@ static coli_status state_allocate(state *s)
     COLI_TRY(coli__acts_init(&s->mixed, s->max_tok, d->n_head * d->d_head, mixed));
     COLI_TRY(coli__acts_init(&s->mixed_dn, s->max_tok, d->n_v_head * d->d_v, mixed_dn));
     COLI_TRY(coli__moe_create(s->m->moe, d->n_layer, d->n_expert_used, s->max_tok, s->n_worker,
-                              s->m->k, &s->moe));
+                              s->m->k, s->m->devices, &s->moe));
+    COLI_TRY(coli__dense_create(s->m->devices, s->max_tok, &s->dense));
     s->recurrent = coli__alloc64(s->m->n_deltanet * s->recurrent_floats * sizeof(float));
     s->keys = coli__alloc64_raw((size_t)kv);
     s->values = coli__alloc64_raw((size_t)kv);
@@ -488,18 +509,21 @@ static float *scratch_of(const state *s, uint32_t worker)
 }
 
 /* Several matrices that read the same rows, their outputs side by side in y: item = row block x
- * tile of one matrix.  One synchronisation. */
+ * tile of one matrix.  One synchronisation, after what a device does. */
 typedef struct projection {
     coli__pool *pool;
-    const coli__kernels *k;
+    const state *s;
     uint32_t phase; // that its time is charged to
     const coli__acts *x;
     const coli__mat *mats[4];
     uint32_t n_mat, first_row, n_row;
-    uint32_t tile_panels;
-    uint32_t first_tile[5]; // of each matrix; the last is their number
     float *y;
     size_t ldy;
+
+    /* project's own */
+    uint32_t column[4]; // of each matrix in y
+    uint32_t tile_panels;
+    uint32_t first_tile[5]; // of each matrix; the last is their number
 } projection;
 
 static uint32_t n_panel(const coli__mat *w)
@@ -513,8 +537,8 @@ static void projection_item(void *ctx, uint32_t item, uint32_t worker)
     coli__pool_phase(p->pool, worker, p->phase);
     const uint32_t n_block = (p->n_row + ROW_BLOCK - 1) / ROW_BLOCK;
     const uint32_t row = item % n_block * ROW_BLOCK, tile = item / n_block;
-    uint32_t i = 0, column = 0;
-    for (; tile >= p->first_tile[i + 1]; i++) column += p->mats[i]->n_out;
+    uint32_t i = 0;
+    while (tile >= p->first_tile[i + 1]) i++;
 
     const coli__mat *w = p->mats[i];
     const uint32_t begin = (tile - p->first_tile[i]) * p->tile_panels;
@@ -525,14 +549,31 @@ static void projection_item(void *ctx, uint32_t item, uint32_t worker)
                               .n_row = p->n_row - row < ROW_BLOCK ? p->n_row - row : ROW_BLOCK,
                               .panel_begin = begin,
                               .panel_end = end,
-                              .y = p->y + row * p->ldy + column + (size_t)begin * COLI_PANEL,
+                              .y = p->y + row * p->ldy + p->column[i] + (size_t)begin * COLI_PANEL,
                               .ldy = p->ldy};
     coli__acts_bind(&x, &args);
-    p->k->matmul(&args);
+    p->s->m->k->matmul(&args);
+}
+
+/* Give to a device what it holds; leave in `mats` what is left. */
+static void project_on_device(projection *p)
+{
+    bool done[4];
+    coli__dense_run(p->s->dense, p->x, p->first_row, p->n_row, p->mats, p->column, p->n_mat, p->y,
+                    p->ldy, done);
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < p->n_mat; i++) {
+        if (done[i]) continue;
+        p->mats[n] = p->mats[i];
+        p->column[n++] = p->column[i];
+    }
+    p->n_mat = n;
 }
 
 static void project(projection *p)
 {
+    for (uint32_t i = 1; i < p->n_mat; i++) p->column[i] = p->column[i - 1] + p->mats[i - 1]->n_out;
+    if (p->s->dense) project_on_device(p);
     p->tile_panels = p->n_row >= MANY_ROWS ? MANY_PANELS : FEW_PANELS;
     for (uint32_t i = 0; i < p->n_mat; i++)
         p->first_tile[i + 1] =
@@ -692,7 +733,7 @@ static void attention(const chunk *c)
     const attention_layer *a = &s->m->layers[c->layer].attn;
     projection p = {.pool = c->pool,
                     .phase = COLI_PHASE_PROJECTIONS,
-                    .k = s->m->k,
+                    .s = s,
                     .x = &s->x,
                     .mats = {&a->q, &a->k, &a->v},
                     .n_mat = 3,
@@ -759,7 +800,7 @@ static void deltanet(const chunk *c)
     const deltanet_layer *n = &s->m->layers[c->layer].dn;
     projection p = {.pool = c->pool,
                     .phase = COLI_PHASE_PROJECTIONS,
-                    .k = s->m->k,
+                    .s = s,
                     .x = &s->x,
                     .mats = {&n->qkv, &n->z, &n->b, &n->a},
                     .n_mat = 4,
@@ -829,26 +870,39 @@ static void finish_item(void *ctx, uint32_t item, uint32_t worker)
     for (uint32_t t = first; t < end; t++) finish_row(c, t);
 }
 
+static void quantise_mixed_item(void *ctx, uint32_t item, uint32_t worker)
+{
+    const chunk *c = ctx;
+    coli__pool_phase(c->pool, worker, COLI_PHASE_PROJECTIONS);
+    for (uint32_t t = item * NORM_ROWS; t < block_end(c, item, NORM_ROWS); t++)
+        quantise_row(c, mixed_of(c), t);
+}
+
+static void finish_row_item(void *ctx, uint32_t item, uint32_t worker)
+{
+    const chunk *c = ctx;
+    coli__pool_phase(c->pool, worker, COLI_PHASE_ROUTER);
+    for (uint32_t t = item * NORM_ROWS; t < block_end(c, item, NORM_ROWS); t++) finish_row(c, t);
+}
+
 static void finish_mixer(const chunk *c)
 {
-    if (many_rows(c)) {
+    if (many_rows(c) && !coli__dense_has(c->s->dense, out_proj_of(c))) {
         for_rows(c, finish_rows(c), finish_item);
         return;
     }
-    coli__acts *mixed = mixed_of(c);
-    for (uint32_t t = 0; t < c->n_tok; t++) quantise_row(c, mixed, t);
+    for_rows(c, NORM_ROWS, quantise_mixed_item);
     projection p = {.pool = c->pool,
                     .phase = COLI_PHASE_PROJECTIONS,
-                    .k = c->s->m->k,
-                    .x = mixed,
+                    .s = c->s,
+                    .x = mixed_of(c),
                     .mats = {out_proj_of(c)},
                     .n_mat = 1,
                     .n_row = c->n_tok,
                     .y = c->s->delta,
                     .ldy = c->s->m->dims.d_model};
     project(&p);
-    coli__pool_phase(c->pool, 0, COLI_PHASE_ROUTER);
-    for (uint32_t t = 0; t < c->n_tok; t++) finish_row(c, t);
+    for_rows(c, NORM_ROWS, finish_row_item);
     coli__pool_phase(c->pool, 0, COLI_PHASE_OTHER);
 }
 
@@ -905,7 +959,7 @@ static coli_status logits(const chunk *c, const coli__forward_args *args)
     }
     projection p = {.pool = c->pool,
                     .phase = COLI_PHASE_HEAD,
-                    .k = s->m->k,
+                    .s = s,
                     .x = &s->x,
                     .mats = {&s->m->head},
                     .n_mat = 1,

@@ -19,7 +19,6 @@
  * Locks: `mu` alone.  Never held while fn runs. */
 #include "threads.h"
 
-#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -132,16 +131,15 @@ static void raise_epoch(coli__pool *pool)
     pthread_mutex_unlock(&pool->mu);
 }
 
-/* The host program's signals are for its own threads. */
-static int create_without_signals(pthread_t *thread, start_args *args)
+int coli__thread_start(pthread_t *thread, void *(*start)(void *), void *arg)
 {
 #ifdef _WIN32
-    return pthread_create(thread, NULL, worker_main, args);
+    return pthread_create(thread, NULL, start, arg);
 #else
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    const int error = pthread_create(thread, NULL, worker_main, args);
+    const int error = pthread_create(thread, NULL, start, arg);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     return error;
 #endif
@@ -152,7 +150,7 @@ static coli_status start_worker(coli__pool *pool, uint32_t worker)
     start_args *args = coli__calloc(1, sizeof *args);
     if (!args) return COLI_E_NOMEM;
     *args = (start_args){pool, worker};
-    const int error = create_without_signals(&pool->threads[pool->n_started], args);
+    const int error = coli__thread_start(&pool->threads[pool->n_started], worker_main, args);
     if (error) {
         coli__free(args);
         return coli__fail(COLI_E_NOMEM, "thread %u of %u: %s", worker, pool->n_worker,

@@ -6,6 +6,8 @@
 #ifndef COLI_BASE_THREADS_H
 #define COLI_BASE_THREADS_H
 
+#include <pthread.h>
+
 #include "error.h"
 
 typedef struct coli__pool coli__pool;
@@ -37,6 +39,9 @@ void coli__pool_clock_stop(coli__pool *pool, uint64_t ns[COLI_MAX_PHASE],
                            uint64_t wall_ns[COLI_MAX_PHASE]);
 bool coli__pool_clock_is_on(const coli__pool *pool); // from any thread
 void coli__pool_phase(coli__pool *pool, uint32_t worker, uint32_t phase); // the worker's own thread
+
+/* pthread_create for a thread that takes no signals: those of the host program are for its own. */
+int coli__thread_start(pthread_t *thread, void *(*start)(void *), void *arg);
 
 /* Processors this process may run on (affinity and cgroup quota included), at least 1. */
 uint32_t coli__n_processor(void);

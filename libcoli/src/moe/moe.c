@@ -13,6 +13,12 @@
  *
  * The shared expert is one more expert that every row uses; its pairs follow the routed ones.
  *
+ * Devices.  Runs whose expert a device holds are handed to it after `bucket`, as one group per
+ * device; the processor computes the others meanwhile.  An item of `outer` waits for the groups only
+ * before its join, which takes a pair's row from the device or from the tile.  When a group fails, no
+ * item joins: the outcome of a group is the same for whoever asks.  The failed runs then go
+ * through `inner`, and `outer` is done once more.
+ *
  * Why the join is in `outer`: a column of the output needs only that column of every expert, so the
  * worker that computed it adds in rank order without waiting for anyone.
  *
@@ -39,10 +45,20 @@ typedef struct run {
     uint32_t first, n; // its pairs
 } run;
 
+/* Where a result comes from. */
+typedef struct source {
+    int32_t device; // index; HOST: the tile
+    uint32_t row;   // of the device's result
+} source;
+
+enum { HOST = -1 };
+
 struct coli__moe {
     /* immutable after create */
     const coli__kernels *k;
     uint32_t n_expert, n_used, d_model, d_ff, d_ff_shared, max_tok;
+    coli__devices *devices;
+    uint32_t n_device;
 
     /* per row, written by coli__moe_route */
     coli__acts x;          // (max_tok, d_model)
@@ -54,12 +70,21 @@ struct coli__moe {
 
     /* per chunk */
     uint32_t *n_of;          // (n_expert + 1) pairs of each expert
-    run *runs;               // (n_expert + 1)
+    run *runs;               // (n_expert + 1) the processor's; the shared expert's last
     uint32_t n_run, n_pair;  // n_pair: routed ones
     uint32_t *pair_row;      // (max_tok * n_used) row of each pair, by expert
     uint32_t *pair_of;       // (max_tok, n_used) pair of each (row, rank)
     coli__acts inner;        // (max_tok * n_used, d_ff)
     coli__acts inner_shared; // (max_tok, d_ff_shared)
+
+    /* per chunk, with devices */
+    coli__group **groups; // (n_device)
+    bool *in_use;         // (n_device) its group has work, and has not failed
+    run *held;            // (n_expert) runs of experts on devices
+    uint32_t n_held;
+    source *pair_source; // (max_tok * n_used)
+    source *join_source; // (max_tok) of a row's joined sum; HOST: joined here
+    uint32_t *terms;     // (n_used)
 
     /* per worker */
     float *tile; // (n_worker, max_tok * (n_used + 1), TILE)
@@ -80,9 +105,30 @@ static uint32_t forms_of_layers(const coli__moe_layer *layers, uint32_t n_layer,
     return x;
 }
 
+static coli_status create_groups(coli__moe *m)
+{
+    const size_t n_pair = (size_t)m->max_tok * m->n_used;
+    m->groups = coli__calloc(m->n_device, sizeof *m->groups);
+    m->in_use = coli__calloc(m->n_device, sizeof *m->in_use);
+    m->terms = coli__calloc(m->n_used, sizeof *m->terms);
+    m->held = coli__calloc(m->n_expert, sizeof *m->held);
+    m->pair_source = coli__calloc(n_pair, sizeof *m->pair_source);
+    m->join_source = coli__calloc(m->max_tok, sizeof *m->join_source);
+    if (!m->groups || !m->in_use || !m->terms || !m->held || !m->pair_source || !m->join_source)
+        return COLI_E_NOMEM;
+    const coli__group_limits limits = {.max_x = m->max_tok,
+                                       .max_expert = m->n_expert,
+                                       .max_pair = (uint32_t)n_pair,
+                                       .n_used = m->n_used,
+                                       .max_row_bytes = ((size_t)m->d_model + 63) & ~(size_t)63};
+    for (uint32_t i = 0; i < m->n_device; i++)
+        COLI_TRY(coli__group_create(coli__devices_at(m->devices, i), &limits, &m->groups[i]));
+    return COLI_OK;
+}
+
 coli_status coli__moe_create(const coli__moe_layer *layers, uint32_t n_layer,
                              uint32_t n_expert_used, uint32_t max_tok, uint32_t n_worker,
-                             const coli__kernels *kernels, coli__moe **out)
+                             const coli__kernels *kernels, coli__devices *devices, coli__moe **out)
 {
     *out = NULL;
     coli__moe *m = coli__alloc64(sizeof *m);
@@ -95,6 +141,8 @@ coli_status coli__moe_create(const coli__moe_layer *layers, uint32_t n_layer,
     m->d_ff = e->d_ff;
     m->d_ff_shared = layers[0].shared_gate.n_out;
     m->max_tok = max_tok;
+    m->devices = devices;
+    m->n_device = coli__devices_n(devices);
 
     uint32_t inner, shared;
     const uint32_t x = forms_of_layers(layers, n_layer, &inner, &shared);
@@ -116,6 +164,7 @@ coli_status coli__moe_create(const coli__moe_layer *layers, uint32_t n_layer,
         !m->pair_of || !m->tile)
         status = COLI_E_NOMEM;
     atomic_init(&m->first_bad, UINT32_MAX);
+    if (status == COLI_OK && m->n_device > 0) status = create_groups(m);
     if (status != COLI_OK) {
         coli__moe_destroy(m);
         return status;
@@ -139,6 +188,13 @@ void coli__moe_destroy(coli__moe *m)
     coli__free(m->pair_row);
     coli__free(m->pair_of);
     coli__free_aligned(m->tile);
+    for (uint32_t i = 0; m->groups && i < m->n_device; i++) coli__group_destroy(m->groups[i]);
+    coli__free(m->groups);
+    coli__free(m->in_use);
+    coli__free(m->terms);
+    coli__free(m->held);
+    coli__free(m->pair_source);
+    coli__free(m->join_source);
     coli__free_aligned(m);
 }
 
@@ -218,6 +274,136 @@ static void bucket(coli__moe *m, uint32_t n_tok)
     m->runs[m->n_run++] = (run){m->n_expert, 0, n_tok};
 }
 
+/* -- devices ----------------------------------------------------------------------------------- */
+
+/* Move the runs of experts on devices from `runs` to `held`, and note what their groups get. */
+static void hold(coli__moe *m, const coli__moe_layer *layer, uint32_t n_tok)
+{
+    const uint32_t group = layer->experts->gate.fmt.group;
+    for (uint32_t i = 0; i < m->n_device; i++) {
+        coli__group_begin(m->groups[i], group == 32 ? &m->x.q32 : &m->x.q64, n_tok);
+        m->in_use[i] = false;
+    }
+    for (uint32_t p = 0; p < m->n_pair; p++) m->pair_source[p].device = HOST;
+    uint32_t n_run = 0, n_row[COLI__MAX_DEVICE] = {0};
+    m->n_held = 0;
+    for (uint32_t i = 0; i < m->n_run; i++) {
+        const run r = m->runs[i];
+        coli__place place;
+        if (r.expert == m->n_expert ||
+            !coli__devices_expert(m->devices, layer->experts, r.expert, &place)) {
+            m->runs[n_run++] = r;
+            continue;
+        }
+        coli__group_add(m->groups[place.device], place.tensor, r.n, m->pair_row + r.first);
+        m->in_use[place.device] = true;
+        for (uint32_t p = 0; p < r.n; p++)
+            m->pair_source[r.first + p] = (source){(int32_t)place.device, n_row[place.device]++};
+        m->held[m->n_held++] = r;
+    }
+    m->n_run = n_run;
+}
+
+/* The device that holds all experts of row t; HOST when there is none. */
+static int32_t device_of_row(const coli__moe *m, uint32_t t)
+{
+    const uint32_t *pair = m->pair_of + (size_t)t * m->n_used;
+    const int32_t device = m->pair_source[pair[0]].device;
+    for (uint32_t rank = 1; rank < m->n_used; rank++)
+        if (m->pair_source[pair[rank]].device != device) return HOST;
+    return device;
+}
+
+/* Let devices join the rows that they can.  A pair's place among its device's pairs then becomes its
+ * place in the result: joined pairs have none, and the joins stand behind the others. */
+static void join_on_devices(coli__moe *m, uint32_t n_tok)
+{
+    uint32_t n_pair[COLI__MAX_DEVICE] = {0}, n_join[COLI__MAX_DEVICE] = {0};
+    for (uint32_t t = 0; t < n_tok; t++) {
+        const int32_t device = device_of_row(m, t);
+        m->join_source[t].device = HOST;
+        if (device == HOST || !coli__group_can_join(m->groups[device])) continue;
+        const uint32_t *pair = m->pair_of + (size_t)t * m->n_used;
+        for (uint32_t rank = 0; rank < m->n_used; rank++)
+            m->terms[rank] = m->pair_source[pair[rank]].row;
+        coli__group_join(m->groups[device], m->terms, m->w + (size_t)t * m->n_used);
+        m->join_source[t] = (source){device, n_join[device]++};
+    }
+    for (uint32_t i = 0; i < m->n_held; i++)
+        for (uint32_t p = m->held[i].first; p < m->held[i].first + m->held[i].n; p++) {
+            source *s = &m->pair_source[p];
+            if (m->join_source[m->pair_row[p]].device == HOST) s->row = n_pair[s->device]++;
+        }
+    for (uint32_t t = 0; t < n_tok; t++)
+        if (m->join_source[t].device != HOST)
+            m->join_source[t].row += n_pair[m->join_source[t].device];
+}
+
+static void start_groups(coli__moe *m, const coli__moe_layer *layer, uint32_t n_tok)
+{
+    m->n_held = 0;
+    if (m->n_device == 0) return;
+    hold(m, layer, n_tok);
+    if (m->n_held == 0) return;
+    join_on_devices(m, n_tok);
+    for (uint32_t i = 0; i < m->n_device; i++)
+        if (m->in_use[i]) coli__group_start(m->groups[i]);
+}
+
+/* Wait for the groups: false when one of them failed. */
+static bool wait_for_groups(const coli__moe *m, const coli_bk_result **results)
+{
+    bool good = true;
+    for (uint32_t i = 0; i < m->n_device; i++) {
+        results[i] = m->in_use[i] ? coli__group_wait(m->groups[i]) : NULL;
+        good &= results[i] || !m->in_use[i];
+    }
+    return good;
+}
+
+/* Rows that a device found to leave their range. */
+static void reject_flagged(coli__moe *m, const coli_bk_result **results, uint32_t n_tok)
+{
+    for (uint32_t t = 0; t < n_tok; t++) {
+        const source *joined = &m->join_source[t];
+        if (joined->device != HOST) {
+            if (results[joined->device]->flag[joined->row]) coli__moe_reject(m, t);
+            continue;
+        }
+        for (uint32_t rank = 0; rank < m->n_used; rank++) {
+            const source *s = &m->pair_source[m->pair_of[(size_t)t * m->n_used + rank]];
+            if (s->device != HOST && results[s->device]->flag[s->row]) coli__moe_reject(m, t);
+        }
+    }
+}
+
+/* Give the runs of failed groups back to the processor, behind its other routed ones; how many. */
+static uint32_t take_back(coli__moe *m, const coli_bk_result **results, uint32_t n_tok)
+{
+    const run shared = m->runs[--m->n_run];
+    uint32_t n_run = 0, n_held = 0, n_pair = 0;
+    for (uint32_t t = 0; t < n_tok; t++) {
+        source *joined = &m->join_source[t];
+        if (joined->device != HOST && !results[joined->device]) joined->device = HOST;
+    }
+    for (uint32_t i = 0; i < m->n_held; i++) {
+        const run r = m->held[i];
+        if (results[m->pair_source[r.first].device]) {
+            m->held[n_held++] = r;
+            continue;
+        }
+        for (uint32_t p = r.first; p < r.first + r.n; p++) m->pair_source[p].device = HOST;
+        m->runs[m->n_run++] = r;
+        n_run++;
+        n_pair += r.n;
+    }
+    for (uint32_t i = 0; i < m->n_device; i++) m->in_use[i] = results[i] != NULL;
+    m->n_held = n_held;
+    m->runs[m->n_run++] = shared;
+    coli__devices_count(m->devices, 0, 0, n_pair);
+    return n_run;
+}
+
 /* -- inner and outer --------------------------------------------------------------------------- */
 
 typedef struct job {
@@ -225,6 +411,7 @@ typedef struct job {
     coli__pool *pool;
     const coli__moe_layer *layer;
     uint32_t n_tok, n_block, n_block_shared;
+    uint32_t first_run; // of `inner`
     float *h;
 } job;
 
@@ -248,7 +435,7 @@ static void inner_item(void *ctx, uint32_t item, uint32_t worker)
     const bool shared = item < j->n_block_shared;
     coli__pool_phase(j->pool, worker, shared ? COLI_PHASE_SHARED : COLI_PHASE_EXPERTS);
     const uint32_t rest = shared ? 0 : item - j->n_block_shared;
-    const run r = m->runs[shared ? m->n_run - 1 : rest / j->n_block];
+    const run r = m->runs[shared ? m->n_run - 1 : j->first_run + rest / j->n_block];
     const uint32_t block = shared ? item : rest % j->n_block;
     const uint32_t d_ff = shared ? m->d_ff_shared : m->d_ff;
     const uint32_t first = block * INNER, n = d_ff - first < INNER ? d_ff - first : INNER;
@@ -293,6 +480,27 @@ static coli__mat down_of(const job *j, uint32_t i) // run i's; zero beyond the l
     return down;
 }
 
+/* Sum columns [first, first+n) of row t's experts in rank order.  results: NULL without devices. */
+static void join_row(const coli__moe *m, uint32_t t, uint32_t first, uint32_t n, const float *tile,
+                     const coli_bk_result *const *results, float *sum)
+{
+    if (results && m->join_source[t].device != HOST) {
+        const source *s = &m->join_source[t];
+        memcpy(sum, results[s->device]->y + s->row * results[s->device]->ld + first,
+               n * sizeof *sum);
+        return;
+    }
+    for (uint32_t rank = 0; rank < m->n_used; rank++) {
+        const size_t p = (size_t)t * m->n_used + rank;
+        const float *y = tile + (size_t)m->pair_of[p] * TILE;
+        if (results && m->pair_source[m->pair_of[p]].device != HOST) {
+            const source *s = &m->pair_source[m->pair_of[p]];
+            y = results[s->device]->y + s->row * results[s->device]->ld + first;
+        }
+        m->k->axpy(sum, m->w[p], y, n);
+    }
+}
+
 static void outer_item(void *ctx, uint32_t item, uint32_t worker)
 {
     const job *j = ctx;
@@ -322,31 +530,67 @@ static void outer_item(void *ctx, uint32_t item, uint32_t worker)
         m->k->matmul(&args);
         down = next;
     }
+    const coli_bk_result *results[COLI__MAX_DEVICE];
+    if (m->n_held > 0) {
+        coli__pool_phase(j->pool, worker, COLI_PHASE_WAITING);
+        if (!wait_for_groups(m, results)) return;
+    }
     coli__pool_phase(j->pool, worker, COLI_PHASE_EXPERTS);
     for (uint32_t t = 0; t < j->n_tok; t++) {
         float sum[TILE] = {0};
-        for (uint32_t rank = 0; rank < m->n_used; rank++) {
-            const size_t p = (size_t)t * m->n_used + rank;
-            m->k->axpy(sum, m->w[p], tile + (size_t)m->pair_of[p] * TILE, n);
-        }
+        join_row(m, t, first, n, tile, m->n_held > 0 ? results : NULL, sum);
         m->k->axpy(sum, m->shared_w[t], tile_shared + (size_t)t * TILE, n);
         m->k->axpy(j->h + (size_t)t * m->d_model + first, 1.0f, sum, n);
     }
+}
+
+static void run_inner(job *j, uint32_t first_run, uint32_t n_run, uint32_t n_block_shared)
+{
+    j->first_run = first_run;
+    j->n_block_shared = n_block_shared;
+    coli__pool_run(j->pool, n_block_shared + n_run * j->n_block, inner_item, j);
+}
+
+static void run_outer(job *j)
+{
+    coli__pool_run(j->pool, (j->m->d_model + TILE - 1) / TILE, outer_item, j);
+}
+
+/* What is left to do when `outer` has seen the groups: note flagged rows, or do failed runs here. */
+static void finish_groups(job *j)
+{
+    coli__moe *m = j->m;
+    const coli_bk_result *results[COLI__MAX_DEVICE];
+    if (!wait_for_groups(m, results)) {
+        const uint32_t n_run = take_back(m, results, j->n_tok);
+        run_inner(j, m->n_run - 1 - n_run, n_run, 0);
+        run_outer(j);
+    }
+    if (m->n_held > 0) reject_flagged(m, results, j->n_tok);
+}
+
+static void count_rows(const coli__moe *m)
+{
+    uint64_t n_host = 0;
+    for (uint32_t i = 0; i + 1 < m->n_run; i++) n_host += m->runs[i].n;
+    coli__devices_count(m->devices, m->n_pair - n_host, n_host, 0);
 }
 
 coli_status coli__moe_run(coli__moe *m, const coli__moe_layer *layer, coli__pool *pool,
                           uint32_t n_tok, uint32_t pos, float *h)
 {
     bucket(m, n_tok);
+    start_groups(m, layer, n_tok);
     job j = {.m = m,
              .pool = pool,
              .layer = layer,
              .n_tok = n_tok,
              .n_block = (m->d_ff + INNER - 1) / INNER,
-             .n_block_shared = (m->d_ff_shared + INNER - 1) / INNER,
              .h = h};
-    coli__pool_run(pool, j.n_block_shared + (m->n_run - 1) * j.n_block, inner_item, &j);
-    coli__pool_run(pool, (m->d_model + TILE - 1) / TILE, outer_item, &j);
+    run_inner(&j, 0, m->n_run - 1, (m->d_ff_shared + INNER - 1) / INNER);
+    run_outer(&j);
+    if (m->n_held > 0) finish_groups(&j);
+    count_rows(m);
 
     const unsigned bad = atomic_exchange(&m->first_bad, UINT32_MAX);
     if (bad == UINT32_MAX) return COLI_OK;

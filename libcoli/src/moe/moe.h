@@ -1,4 +1,4 @@
-/* moe.h - one Mixture-of-Experts layer over the rows of a chunk, on the CPU.
+/* moe.h - one Mixture-of-Experts layer over the rows of a chunk, on the processor and on devices.
  *
  * The caller writes normed rows into coli__moe_input(), calls coli__moe_route for every row (from
  * any worker), then coli__moe_run, which adds the layer's output to the residual stream:
@@ -6,10 +6,15 @@
  *     h[t] += sum over ranks k of  w_k * down_k( silu(gate_k x) * up_k x )   in rank order,
  *             then  sigmoid(shared_gate . x) * the same for the shared expert
  *
- * Two synchronisations, whatever the number of rows.  Nothing is allocated after create. */
+ * Experts that a device holds are computed there, the others meanwhile on the processor; the bytes
+ * are the same.  A device that fails costs time, nothing else.
+ *
+ * Two synchronisations, whatever the number of rows, and two more when a device failed.  Nothing is
+ * allocated after create. */
 #ifndef COLI_MOE_MOE_H
 #define COLI_MOE_MOE_H
 
+#include "../backend/devices.h"
 #include "../base/threads.h"
 #include "../math/acts.h"
 #include "../model/container.h"
@@ -25,10 +30,10 @@ typedef struct coli__moe_layer {
 typedef struct coli__moe coli__moe;
 
 /* Scratch for chunks of up to max_tok rows of any of these layers, which agree in all dimensions.
- */
+ * devices may be NULL. */
 coli_status coli__moe_create(const coli__moe_layer *layers, uint32_t n_layer,
                              uint32_t n_expert_used, uint32_t max_tok, uint32_t n_worker,
-                             const coli__kernels *kernels, coli__moe **out);
+                             const coli__kernels *kernels, coli__devices *devices, coli__moe **out);
 void coli__moe_destroy(coli__moe *moe);
 
 /* Row t of the layer's input (d_model numbers), to be written before coli__moe_route(t). */

@@ -5,6 +5,7 @@
 #include <pthread.h>
 
 #include "../../../engines/engine.h"
+#include "../backend/devices.h"
 #include "../model/container.h"
 #include "companions.h"
 
@@ -14,12 +15,13 @@ struct coli_model {
     const coli__engine *engine;
     void *weights; // the engine's
     const coli__kernels *kernels;
+    coli__devices *devices; // NULL: none
     coli__shape shape;
     coli__companions beside;
     uint64_t n_param, n_param_active;
     uint64_t token_expert_bytes, token_trunk_bytes, token_head_bytes; // that a token reads
     uint64_t n_mac_body, n_mac_head; // multiply-adds of a token with weights
-    char *name; // the directory's last component
+    char *name;                      // the directory's last component
     char expert_format[32], trunk_format[32];
 
     /* guarded by mu: one forward pass at a time */

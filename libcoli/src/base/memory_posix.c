@@ -1,4 +1,4 @@
-/* memory.c - see memory.h.
+/* memory_posix.c - see memory.h.
  *
  * Linux: MemAvailable of /proc/meminfo counts what the kernel could free without swapping.  A
  * container may be allowed less: what its control group has left, from the two files of version 2,
@@ -80,4 +80,9 @@ coli_status coli__pages_take(uint64_t n_bytes, void **out)
 void coli__pages_give(void *pages, uint64_t n_bytes)
 {
     if (pages) munmap(pages, (size_t)n_bytes);
+}
+
+bool coli__pages_lock(void *pages, uint64_t n_bytes)
+{
+    return mlock(pages, (size_t)n_bytes) == 0;
 }

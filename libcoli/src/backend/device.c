@@ -1,0 +1,771 @@
+/* device.c - see device.h.
+ *
+ * A call is a job on a lane.  Its arguments and results lie in memory that nobody frees while the job
+ * may run: in the device for the copy lane, in the group or the products for the work lane.  So a
+ * job that comes back late finds everything as it left it.
+ *
+ * Locks: `copy_mu` is held by the one who uses the copy lane, while he waits; `mu` only for moments. */
+#include "device.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "../base/alloc.h"
+#include "../base/lane.h"
+#include "selftest.h"
+
+enum { FAILURES_MAX = 3 }; // in a row
+
+typedef enum counter {
+#define COUNTER_ENUM(name) COUNT_##name,
+    COLI__DEVICE_COUNTERS(COUNTER_ENUM)
+#undef COUNTER_ENUM
+        N_COUNTER
+} counter;
+
+/* A job of the copy lane. */
+typedef struct copy_job {
+    coli_bk_source source;
+    coli_bk_tensor *tensor;
+    coli_bk_mem_info memory;
+    coli_bk_group_stats stats;
+    uint64_t n_bytes;
+    void *host_memory;
+    coli_bk_status status;
+} copy_job;
+
+struct coli__device {
+    /* immutable after open */
+    coli__plugin *plugin;
+    uint32_t ordinal;
+    coli_bk_device_info info;
+    coli__backend_api api;
+    coli__host host;
+    char *options;
+    uint64_t wait_ns, guard_ns; // a plugin's own limit; ours for a whole job
+    coli_bk_device *handle;
+    coli__lane *work, *copy;
+
+    /* any thread */
+    atomic_bool lost, hangs;
+    atomic_uint n_failed; // in a row
+    atomic_uint absent;   // optional entries that said UNSUPPORTED: bits of `entry`
+    _Atomic uint64_t counts[N_COUNTER];
+
+    pthread_mutex_t copy_mu;
+    copy_job job; // guarded by copy_mu
+
+    pthread_mutex_t mu; // of the rest
+    char why[640];
+    coli_status error; // the last failure, whatever the call
+    char error_text[600];
+};
+
+enum entry { OVERWRITE = 1, OVERWRITE_ASYNC = 2, BATCH = 4, MATMUL = 8 };
+
+void (*coli__device_hook)(coli__backend_api *api);
+
+/* -- failure ----------------------------------------------------------------------------------- */
+
+static void count(coli__device *dev, counter c)
+{
+    atomic_fetch_add_explicit(&dev->counts[c], 1, memory_order_relaxed);
+}
+
+static void give_up(coli__device *dev, const char *reason)
+{
+    pthread_mutex_lock(&dev->mu);
+    if (!dev->why[0]) snprintf(dev->why, sizeof dev->why, "device %u: %s", dev->ordinal, reason);
+    atomic_store(&dev->lost, true);
+    pthread_mutex_unlock(&dev->mu);
+}
+
+/* A call has exceeded the limit: it may still run, so nothing it touches can be freed. */
+static void give_up_hanging(coli__device *dev, const char *entry)
+{
+    char reason[128];
+    snprintf(reason, sizeof reason, "backend %s: %s: no answer within %.1f s",
+             dev->plugin->info.name, entry, (double)dev->guard_ns * 1e-9);
+    atomic_store(&dev->hangs, true);
+    count(dev, COUNT_n_call_late);
+    give_up(dev, reason);
+}
+
+/* What a call's status means for the device; passes it on. */
+static coli_bk_status judge(coli__device *dev, const char *entry, coli_bk_status status)
+{
+    if (status == COLI_BK_OK) {
+        atomic_store(&dev->n_failed, 0);
+        return status;
+    }
+    count(dev, COUNT_n_call_failed);
+    const coli_status error = coli__backend_fail(dev->plugin, &dev->host, entry, status);
+    pthread_mutex_lock(&dev->mu);
+    dev->error = error;
+    snprintf(dev->error_text, sizeof dev->error_text, "%s", coli_error_message());
+    pthread_mutex_unlock(&dev->mu);
+    const bool too_often = status != COLI_BK_NOMEM && // later it may have room
+                           atomic_fetch_add(&dev->n_failed, 1) + 1 >= FAILURES_MAX;
+    if (status == COLI_BK_LOST || too_often) give_up(dev, coli_error_message());
+    return status;
+}
+
+static bool is_absent(const coli__device *dev, unsigned entry)
+{
+    return atomic_load_explicit(&dev->absent, memory_order_relaxed) & entry;
+}
+
+/* An optional entry's status: UNSUPPORTED takes it away for good. */
+static coli_bk_status judge_optional(coli__device *dev, unsigned entry, const char *name,
+                                     coli_bk_status status)
+{
+    if (status != COLI_BK_UNSUPPORTED) return judge(dev, name, status);
+    atomic_fetch_or(&dev->absent, entry);
+    return status;
+}
+
+/* The failure of a call that was judged. */
+static coli_status as_error(coli__device *dev, coli_bk_status status)
+{
+    if (status == COLI_BK_OK) return COLI_OK;
+    pthread_mutex_lock(&dev->mu);
+    const coli_status error = coli__fail(dev->error, "%s", dev->error_text);
+    pthread_mutex_unlock(&dev->mu);
+    return error;
+}
+
+/* -- the copy lane ----------------------------------------------------------------------------- */
+
+/* Run a job whose arguments are in dev->job, whose lock the caller holds. */
+static coli_status on_copy_lane(coli__device *dev, const char *entry, void (*job)(void *))
+{
+    if (atomic_load(&dev->lost)) return coli__fail(COLI_E_IO, "%s", coli__device_why(dev));
+    coli__lane_start(dev->copy, job, dev);
+    if (coli__lane_wait(dev->copy, dev->guard_ns)) return COLI_OK;
+    give_up_hanging(dev, entry);
+    return coli__fail(COLI_E_IO, "%s", coli__device_why(dev));
+}
+
+static void job_open(void *ctx)
+{
+    coli__device *dev = ctx;
+    dev->info.struct_size = sizeof dev->info;
+    dev->job.status = dev->api.device_info(&dev->host.table, dev->ordinal, &dev->info);
+    if (dev->job.status == COLI_BK_OK)
+        dev->job.status = dev->api.open(&dev->host.table, dev->ordinal, &dev->handle);
+}
+
+static void job_close(void *ctx)
+{
+    coli__device *dev = ctx;
+    dev->api.close(dev->handle);
+    dev->handle = NULL;
+}
+
+static void job_memory(void *ctx)
+{
+    coli__device *dev = ctx;
+    dev->job.memory = (coli_bk_mem_info){.struct_size = sizeof dev->job.memory};
+    dev->job.status = judge(dev, "mem_info", dev->api.mem_info(dev->handle, &dev->job.memory));
+}
+
+static void job_footprint(void *ctx)
+{
+    coli__device *dev = ctx;
+    dev->job.n_bytes = dev->api.alloc_footprint(dev->handle, dev->job.n_bytes);
+}
+
+static void upload(coli__device *dev)
+{
+    copy_job *j = &dev->job;
+    j->tensor = NULL;
+    j->status =
+        judge(dev, "tensor_upload", dev->api.tensor_upload(dev->handle, &j->source, &j->tensor));
+    if (j->status == COLI_BK_OK && !j->tensor) {
+        snprintf(dev->host.message, sizeof dev->host.message, "no tensor came back");
+        j->status = judge(dev, "tensor_upload", COLI_BK_FAILED);
+    }
+    if (j->status != COLI_BK_OK) j->tensor = NULL;
+    count(dev, j->status == COLI_BK_OK ? COUNT_n_upload : COUNT_n_upload_failed);
+}
+
+static void job_upload(void *ctx)
+{
+    upload(ctx);
+}
+
+static void job_free(void *ctx)
+{
+    coli__device *dev = ctx;
+    dev->api.tensor_free(dev->handle, dev->job.tensor);
+}
+
+static coli_bk_status overwrite_async(coli__device *dev)
+{
+    copy_job *j = &dev->job;
+    coli_bk_fence fence = 0;
+    const coli_bk_status status =
+        judge_optional(dev, OVERWRITE_ASYNC, "tensor_overwrite_async",
+                       dev->api.tensor_overwrite_async(dev->handle, j->tensor, &j->source, &fence));
+    if (status != COLI_BK_OK) return status;
+    const coli_bk_status done = dev->api.fence_poll(dev->handle, fence, dev->wait_ns);
+    if (done == COLI_BK_UNSUPPORTED) // the copy may still run: only a free is safe now
+        atomic_fetch_or(&dev->absent, OVERWRITE_ASYNC);
+    return judge(dev, "fence_poll", done == COLI_BK_BUSY ? COLI_BK_LOST : done);
+}
+
+static void job_overwrite(void *ctx)
+{
+    coli__device *dev = ctx;
+    copy_job *j = &dev->job;
+    j->status = COLI_BK_UNSUPPORTED;
+    bool done_async = false;
+    if (dev->api.tensor_overwrite_async && !is_absent(dev, OVERWRITE_ASYNC)) {
+        j->status = overwrite_async(dev);
+        done_async = !is_absent(dev, OVERWRITE_ASYNC);
+    }
+    if (!done_async) {
+        count(dev, COUNT_n_copy_sync);
+        if (dev->api.tensor_overwrite && !is_absent(dev, OVERWRITE))
+            j->status =
+                judge_optional(dev, OVERWRITE, "tensor_overwrite",
+                               dev->api.tensor_overwrite(dev->handle, j->tensor, &j->source));
+        else
+            j->status = COLI_BK_UNSUPPORTED;
+    }
+    if (j->status == COLI_BK_OK) {
+        count(dev, done_async ? COUNT_n_overwrite_async : COUNT_n_overwrite);
+        return;
+    }
+    if (atomic_load(&dev->lost)) return;
+    count(dev, COUNT_n_overwrite_fallback);
+    dev->api.tensor_free(dev->handle, j->tensor);
+    upload(dev);
+}
+
+static void job_host_alloc(void *ctx)
+{
+    coli__device *dev = ctx;
+    dev->job.host_memory = dev->api.host_alloc(dev->handle, dev->job.n_bytes);
+}
+
+static void job_host_free(void *ctx)
+{
+    coli__device *dev = ctx;
+    dev->api.host_free(dev->handle, dev->job.host_memory);
+}
+
+/* -- open and close ---------------------------------------------------------------------------- */
+
+static void set_guard(coli__device *dev, uint64_t wait_limit_ns)
+{
+    // a job makes a few calls, each with its own limit, and works in between
+    dev->wait_ns = wait_limit_ns;
+    dev->guard_ns =
+        wait_limit_ns > UINT64_MAX / 8 ? UINT64_MAX / 2 : 4 * wait_limit_ns + 1000000000u;
+}
+
+static coli_status open_device(coli__device *dev, uint32_t self_test_formats)
+{
+    COLI_TRY(coli__lane_create("coli-copy", &dev->copy));
+    COLI_TRY(coli__lane_create("coli-device", &dev->work));
+    if (coli__device_hook) coli__device_hook(&dev->api);
+    COLI_TRY(on_copy_lane(dev, "open", job_open));
+    COLI_TRY(coli__backend_fail(dev->plugin, &dev->host, "open", dev->job.status));
+    coli__plugin_keep(dev->plugin);
+    dev->info.name[sizeof dev->info.name - 1] = 0; // theirs, unchecked so far
+    dev->info.driver[sizeof dev->info.driver - 1] = 0;
+    dev->info.uuid[sizeof dev->info.uuid - 1] = 0;
+    dev->info.unusable[sizeof dev->info.unusable - 1] = 0;
+    COLI_TRY(coli__device_self_test(dev, self_test_formats & dev->info.formats));
+    for (int i = 0; i < N_COUNTER; i++) atomic_store(&dev->counts[i], 0);
+    return COLI_OK;
+}
+
+coli_status coli__device_open(coli__plugin *plugin, uint32_t ordinal, const char *options,
+                              uint64_t wait_limit_ns, uint32_t self_test_formats,
+                              coli__device **out)
+{
+    *out = NULL;
+    coli__device *dev = coli__calloc(1, sizeof *dev);
+    if (!dev) return COLI_E_NOMEM;
+    dev->plugin = plugin;
+    dev->api = plugin->api;
+    dev->ordinal = ordinal;
+    set_guard(dev, wait_limit_ns);
+    pthread_mutex_init(&dev->copy_mu, NULL);
+    pthread_mutex_init(&dev->mu, NULL);
+    options = options ? options : "";
+    dev->options = coli__strndup(options, strlen(options));
+    coli_status status =
+        dev->options ? coli__host_init(&dev->host, dev->options, wait_limit_ns) : COLI_E_NOMEM;
+    if (status == COLI_OK) status = open_device(dev, self_test_formats);
+    if (status != COLI_OK) {
+        coli__device_close(dev);
+        return status;
+    }
+    *out = dev;
+    return COLI_OK;
+}
+
+bool coli__device_close(coli__device *dev)
+{
+    if (!dev) return true;
+    if (dev->handle && !atomic_load(&dev->hangs)) {
+        coli__lane_start(dev->copy, job_close, dev);
+        if (!coli__lane_wait(dev->copy, dev->guard_ns)) give_up_hanging(dev, "close");
+    }
+    const bool work_ended = coli__lane_destroy(dev->work);
+    const bool copy_ended = coli__lane_destroy(dev->copy);
+    if (!work_ended || !copy_ended) return false;
+    coli__host_finish(&dev->host);
+    coli__free(dev->options);
+    pthread_mutex_destroy(&dev->copy_mu);
+    pthread_mutex_destroy(&dev->mu);
+    coli__free(dev);
+    return true;
+}
+
+bool coli__device_alive(const coli__device *dev)
+{
+    return !atomic_load_explicit(&dev->lost, memory_order_acquire);
+}
+
+const char *coli__device_why(const coli__device *dev)
+{
+    return coli__device_alive(dev) ? "" : dev->why; // written once, before `lost`
+}
+
+const coli_bk_device_info *coli__device_info(const coli__device *dev)
+{
+    return &dev->info;
+}
+
+const coli__plugin *coli__device_plugin(const coli__device *dev)
+{
+    return dev->plugin;
+}
+
+uint32_t coli__device_ordinal(const coli__device *dev)
+{
+    return dev->ordinal;
+}
+
+void coli__device_counts_get(const coli__device *dev, coli__device_counts *out)
+{
+#define COUNT_GET(name) out->name = atomic_load(&dev->counts[COUNT_##name]);
+    COLI__DEVICE_COUNTERS(COUNT_GET)
+#undef COUNT_GET
+}
+
+static void job_group_stats(void *ctx)
+{
+    coli__device *dev = ctx;
+    dev->job.stats = (coli_bk_group_stats){.struct_size = sizeof dev->job.stats};
+    dev->job.status = dev->api.group_stats(dev->handle, &dev->job.stats);
+    if (dev->job.status != COLI_BK_UNSUPPORTED) judge(dev, "group_stats", dev->job.status);
+}
+
+void coli__device_group_stats(coli__device *dev, coli_bk_group_stats *out)
+{
+    *out = (coli_bk_group_stats){.struct_size = sizeof *out};
+    if (!dev->api.group_stats) return;
+    pthread_mutex_lock(&dev->copy_mu);
+    if (on_copy_lane(dev, "group_stats", job_group_stats) == COLI_OK &&
+        dev->job.status == COLI_BK_OK)
+        *out = dev->job.stats;
+    pthread_mutex_unlock(&dev->copy_mu);
+}
+
+/* -- tensors ----------------------------------------------------------------------------------- */
+
+coli_status coli__device_memory(coli__device *dev, coli_bk_mem_info *out)
+{
+    *out = (coli_bk_mem_info){.struct_size = sizeof *out};
+    pthread_mutex_lock(&dev->copy_mu);
+    coli_status status = on_copy_lane(dev, "mem_info", job_memory);
+    if (status == COLI_OK) status = as_error(dev, dev->job.status);
+    if (status == COLI_OK) *out = dev->job.memory;
+    pthread_mutex_unlock(&dev->copy_mu);
+    if (out->free_bytes > out->total_bytes) out->free_bytes = out->total_bytes; // absurd
+    return status;
+}
+
+uint64_t coli__device_footprint(coli__device *dev, uint64_t n_bytes)
+{
+    uint64_t footprint = 0;
+    pthread_mutex_lock(&dev->copy_mu);
+    dev->job.n_bytes = n_bytes;
+    if (dev->api.alloc_footprint && on_copy_lane(dev, "alloc_footprint", job_footprint) == COLI_OK)
+        footprint = dev->job.n_bytes;
+    pthread_mutex_unlock(&dev->copy_mu);
+    if (footprint >= n_bytes) return footprint;
+    count(dev, COUNT_n_footprint_fallback);
+    return n_bytes;
+}
+
+coli_status coli__device_upload(coli__device *dev, const coli_bk_source *source,
+                                coli_bk_tensor **out)
+{
+    *out = NULL;
+    pthread_mutex_lock(&dev->copy_mu);
+    dev->job.source = *source;
+    coli_status status = on_copy_lane(dev, "tensor_upload", job_upload);
+    if (status == COLI_OK) status = as_error(dev, dev->job.status);
+    if (status == COLI_OK) *out = dev->job.tensor;
+    pthread_mutex_unlock(&dev->copy_mu);
+    return status;
+}
+
+void coli__device_free(coli__device *dev, coli_bk_tensor *tensor)
+{
+    if (!tensor || !coli__device_alive(dev)) return; // a lost device's tensors go with it
+    pthread_mutex_lock(&dev->copy_mu);
+    dev->job.tensor = tensor;
+    on_copy_lane(dev, "tensor_free", job_free);
+    pthread_mutex_unlock(&dev->copy_mu);
+}
+
+coli_status coli__device_overwrite(coli__device *dev, coli_bk_tensor **tensor,
+                                   const coli_bk_source *source)
+{
+    pthread_mutex_lock(&dev->copy_mu);
+    dev->job.source = *source;
+    dev->job.tensor = *tensor;
+    *tensor = NULL;
+    coli_status status = on_copy_lane(dev, "tensor_overwrite", job_overwrite);
+    if (status == COLI_OK) status = as_error(dev, dev->job.status);
+    if (status == COLI_OK) *tensor = dev->job.tensor;
+    pthread_mutex_unlock(&dev->copy_mu);
+    if (status != COLI_OK) count(dev, COUNT_n_slot_lost);
+    return status;
+}
+
+/* -- host memory that a device reads ----------------------------------------------------------- */
+
+typedef struct buffer {
+    void *data;
+    bool is_pinned; // the plugin's
+} buffer;
+
+static coli_status buffer_take(coli__device *dev, uint64_t n_bytes, buffer *out)
+{
+    *out = (buffer){0};
+    if (dev->api.host_alloc && dev->api.host_free) {
+        pthread_mutex_lock(&dev->copy_mu);
+        dev->job.n_bytes = n_bytes;
+        if (on_copy_lane(dev, "host_alloc", job_host_alloc) == COLI_OK)
+            *out = (buffer){dev->job.host_memory, true};
+        pthread_mutex_unlock(&dev->copy_mu);
+        if (out->data && ((uintptr_t)out->data & 63) == 0) {
+            memset(out->data, 0, n_bytes);
+            return COLI_OK;
+        }
+    }
+    count(dev, COUNT_n_pageable);
+    *out = (buffer){coli__alloc64((size_t)n_bytes), false};
+    return out->data ? COLI_OK : COLI_E_NOMEM;
+}
+
+static void buffer_give(coli__device *dev, buffer *b)
+{
+    if (!b->data) return;
+    if (!b->is_pinned) {
+        coli__free_aligned(b->data);
+    } else if (!atomic_load(&dev->hangs)) { // of a lost device it goes with close
+        pthread_mutex_lock(&dev->copy_mu);
+        dev->job.host_memory = b->data;
+        on_copy_lane(dev, "host_free", job_host_free);
+        pthread_mutex_unlock(&dev->copy_mu);
+    }
+    *b = (buffer){0};
+}
+
+/* Rows of activations that a device reads. */
+typedef struct rows {
+    buffer q, d;
+    uint32_t group, n_group;
+} rows;
+
+static coli_status rows_take(coli__device *dev, uint32_t max_row, size_t max_row_bytes, rows *r)
+{
+    COLI_TRY(buffer_take(dev, (uint64_t)max_row * max_row_bytes, &r->q));
+    return buffer_take(dev, max_row * (max_row_bytes / 32) * sizeof(float), &r->d);
+}
+
+static void rows_give(coli__device *dev, rows *r)
+{
+    buffer_give(dev, &r->q);
+    buffer_give(dev, &r->d);
+}
+
+static void rows_copy(rows *r, const coli__qrows *x, uint32_t first, uint32_t n)
+{
+    const size_t width = x->n_group;
+    r->group = x->group;
+    r->n_group = x->n_group;
+    memcpy(r->q.data, x->q + first * width * x->group, n * width * x->group);
+    memcpy(r->d.data, x->d + first * width, n * width * sizeof(float));
+}
+
+/* -- groups ------------------------------------------------------------------------------------ */
+
+enum { PENDING, DONE, FAILED };
+
+struct coli__group {
+    coli__device *dev;
+    coli__group_limits limits;
+    rows x;
+    coli_bk_tensor **experts; // (max_expert)
+    uint32_t *n_row;          // (max_expert)
+    uint32_t *row;            // (max_pair)
+    coli_bk_join *joins;      // (max_x)
+    uint32_t *term_pair;      // (max_x * n_used)
+    float *term_weight;       // (max_x * n_used)
+    uint32_t n_pair;
+    coli_bk_group args;
+    coli_bk_result result; // readable once outcome is DONE
+    atomic_int outcome;
+    bool started;
+};
+
+coli_status coli__group_create(coli__device *dev, const coli__group_limits *limits,
+                               coli__group **out)
+{
+    *out = NULL;
+    coli__group *g = coli__calloc(1, sizeof *g);
+    if (!g) return COLI_E_NOMEM;
+    g->dev = dev;
+    g->limits = *limits;
+    const size_t n_term = (size_t)limits->max_x * limits->n_used;
+    g->experts = coli__calloc(limits->max_expert, sizeof *g->experts);
+    g->n_row = coli__calloc(limits->max_expert, sizeof *g->n_row);
+    g->row = coli__calloc(limits->max_pair, sizeof *g->row);
+    g->joins = coli__calloc(limits->max_x, sizeof *g->joins);
+    g->term_pair = coli__calloc(n_term, sizeof *g->term_pair);
+    g->term_weight = coli__calloc(n_term, sizeof *g->term_weight);
+    coli_status status =
+        g->experts && g->n_row && g->row && g->joins && g->term_pair && g->term_weight
+            ? COLI_OK
+            : COLI_E_NOMEM;
+    if (status == COLI_OK) status = rows_take(dev, limits->max_x, limits->max_row_bytes, &g->x);
+    if (status != COLI_OK) {
+        coli__group_destroy(g);
+        return status;
+    }
+    *out = g;
+    return COLI_OK;
+}
+
+void coli__group_destroy(coli__group *g)
+{
+    if (!g || atomic_load(&g->dev->hangs)) return; // a call may still read it
+    rows_give(g->dev, &g->x);
+    coli__free(g->experts);
+    coli__free(g->n_row);
+    coli__free(g->row);
+    coli__free(g->joins);
+    coli__free(g->term_pair);
+    coli__free(g->term_weight);
+    coli__free(g);
+}
+
+void coli__group_begin(coli__group *g, const coli__qrows *x, uint32_t n_x)
+{
+    rows_copy(&g->x, x, 0, n_x);
+    g->n_pair = 0;
+    g->started = false;
+    g->args = (coli_bk_group){.struct_size = sizeof g->args,
+                              .experts = g->experts,
+                              .n_row = g->n_row,
+                              .row = g->row,
+                              .n_x = n_x,
+                              .group = g->x.group,
+                              .n_group = g->x.n_group,
+                              .q = g->x.q.data,
+                              .d = g->x.d.data,
+                              .joins = g->joins,
+                              .term_pair = g->term_pair,
+                              .term_weight = g->term_weight};
+}
+
+void coli__group_add(coli__group *g, coli_bk_tensor *expert, uint32_t n_row, const uint32_t *row)
+{
+    g->experts[g->args.n_expert] = expert;
+    g->n_row[g->args.n_expert++] = n_row;
+    memcpy(g->row + g->n_pair, row, n_row * sizeof *row);
+    g->n_pair += n_row;
+}
+
+bool coli__group_can_join(const coli__group *g)
+{
+    return g->dev->info.flags & COLI_BK_CAN_JOIN && g->dev->plugin->info.abi_minor >= 1;
+}
+
+void coli__group_join(coli__group *g, const uint32_t *pairs, const float *weights)
+{
+    const uint32_t n = g->limits.n_used;
+    g->joins[g->args.n_join++] = (coli_bk_join){g->args.n_term, n};
+    memcpy(g->term_pair + g->args.n_term, pairs, n * sizeof *pairs);
+    memcpy(g->term_weight + g->args.n_term, weights, n * sizeof *weights);
+    g->args.n_term += n;
+}
+
+uint32_t coli__group_n_join(const coli__group *g)
+{
+    return g->args.n_join;
+}
+
+static void job_group(void *ctx)
+{
+    coli__group *g = ctx;
+    coli__device *dev = g->dev;
+    coli_bk_status status = judge(dev, "group_issue", dev->api.group_issue(dev->handle, &g->args));
+    if (status == COLI_BK_OK) {
+        g->result = (coli_bk_result){.struct_size = sizeof g->result};
+        status = dev->api.group_take(dev->handle, dev->wait_ns, &g->result);
+        const uint32_t n_row = g->n_pair - g->args.n_term + g->args.n_join;
+        if (status == COLI_BK_OK && (g->result.n_row != n_row || !g->result.y || !g->result.flag)) {
+            snprintf(dev->host.message, sizeof dev->host.message, "%u rows, expected %u",
+                     g->result.n_row, n_row);
+            status = COLI_BK_FAILED;
+        }
+        status = judge(dev, "group_take", status);
+    }
+    if (status == COLI_BK_OK) count(dev, COUNT_n_group);
+    int pending = PENDING;
+    atomic_compare_exchange_strong(&g->outcome, &pending, status == COLI_BK_OK ? DONE : FAILED);
+}
+
+void coli__group_start(coli__group *g)
+{
+    g->started = true;
+    const bool alive = coli__device_alive(g->dev);
+    atomic_store(&g->outcome, alive ? PENDING : FAILED);
+    if (alive) coli__lane_start(g->dev->work, job_group, g);
+}
+
+const coli_bk_result *coli__group_wait(coli__group *g)
+{
+    if (atomic_load(&g->outcome) == PENDING && !coli__lane_wait(g->dev->work, g->dev->guard_ns)) {
+        int pending = PENDING;
+        if (atomic_compare_exchange_strong(&g->outcome, &pending, FAILED))
+            give_up_hanging(g->dev, "group_take");
+    }
+    return atomic_load(&g->outcome) == DONE ? &g->result : NULL;
+}
+
+/* -- products ---------------------------------------------------------------------------------- */
+
+struct coli__products {
+    coli__device *dev;
+    uint32_t max_row;
+    size_t max_y;
+    rows x;
+    buffer y;
+    coli_bk_matmul args[COLI__MAX_PRODUCT];
+    uint32_t n;
+    coli_bk_status status;
+};
+
+coli_status coli__products_create(coli__device *dev, uint32_t max_row, size_t max_row_bytes,
+                                  size_t max_y, coli__products **out)
+{
+    *out = NULL;
+    coli__products *p = coli__calloc(1, sizeof *p);
+    if (!p) return COLI_E_NOMEM;
+    p->dev = dev;
+    p->max_row = max_row;
+    p->max_y = max_y;
+    coli_status status = rows_take(dev, max_row, max_row_bytes, &p->x);
+    if (status == COLI_OK) status = buffer_take(dev, max_y * sizeof(float), &p->y);
+    if (status != COLI_OK) {
+        coli__products_destroy(p);
+        return status;
+    }
+    *out = p;
+    return COLI_OK;
+}
+
+void coli__products_destroy(coli__products *p)
+{
+    if (!p || atomic_load(&p->dev->hangs)) return; // a call may still write it
+    rows_give(p->dev, &p->x);
+    buffer_give(p->dev, &p->y);
+    coli__free(p);
+}
+
+bool coli__device_multiplies(const coli__device *dev)
+{
+    return coli__device_alive(dev) && dev->api.matmul && !is_absent(dev, MATMUL);
+}
+
+static void job_products(void *ctx)
+{
+    coli__products *p = ctx;
+    coli__device *dev = p->dev;
+    p->status = COLI_BK_UNSUPPORTED;
+    if (p->n > 1 && dev->api.matmul_batch && !is_absent(dev, BATCH)) {
+        const coli_bk_matmul *args[COLI__MAX_PRODUCT];
+        for (uint32_t i = 0; i < p->n; i++) args[i] = &p->args[i];
+        p->status = judge_optional(dev, BATCH, "matmul_batch",
+                                   dev->api.matmul_batch(dev->handle, args, p->n));
+    }
+    if (p->status == COLI_BK_UNSUPPORTED) {
+        if (p->n > 1) count(dev, COUNT_n_batch_fallback);
+        p->status = COLI_BK_OK;
+        for (uint32_t i = 0; i < p->n && p->status == COLI_BK_OK; i++)
+            p->status =
+                judge_optional(dev, MATMUL, "matmul", dev->api.matmul(dev->handle, &p->args[i]));
+    }
+    if (p->status == COLI_BK_OK) atomic_fetch_add(&dev->counts[COUNT_n_matmul], p->n);
+}
+
+/* One block of rows. */
+static bool products_block(coli__products *p, const coli__qrows *x, uint32_t first, uint32_t n_row,
+                           const coli__product *product, uint32_t n)
+{
+    rows_copy(&p->x, x, first, n_row);
+    float *y = p->y.data;
+    for (uint32_t i = 0; i < n; y += (size_t)n_row * product[i].n_out, i++)
+        p->args[i] = (coli_bk_matmul){.struct_size = sizeof p->args[i],
+                                      .n_row = n_row,
+                                      .w = product[i].w,
+                                      .group = p->x.group,
+                                      .n_group = p->x.n_group,
+                                      .q = p->x.q.data,
+                                      .d = p->x.d.data,
+                                      .y = y,
+                                      .ld = product[i].n_out};
+    p->n = n;
+    coli__lane_start(p->dev->work, job_products, p);
+    if (!coli__lane_wait(p->dev->work, p->dev->guard_ns)) {
+        give_up_hanging(p->dev, "matmul");
+        return false;
+    }
+    if (p->status != COLI_BK_OK) return false;
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t t = 0; t < n_row; t++)
+            memcpy(product[i].y + t * product[i].ld, p->args[i].y + (size_t)t * product[i].n_out,
+                   product[i].n_out * sizeof(float));
+    return true;
+}
+
+bool coli__products_run(coli__products *p, const coli__qrows *x, uint32_t first, uint32_t n_row,
+                        const coli__product *product, uint32_t n)
+{
+    size_t row_y = 0;
+    for (uint32_t i = 0; i < n; i++) row_y += product[i].n_out;
+    uint32_t step = p->max_y / row_y < p->max_row ? (uint32_t)(p->max_y / row_y) : p->max_row;
+    coli__product at[COLI__MAX_PRODUCT];
+    memcpy(at, product, n * sizeof *at);
+    for (uint32_t done = 0, m; done < n_row; done += m) {
+        m = n_row - done < step ? n_row - done : step;
+        if (!coli__device_multiplies(p->dev) || !products_block(p, x, first + done, m, at, n))
+            return false;
+        for (uint32_t i = 0; i < n; i++) at[i].y += m * at[i].ld;
+    }
+    return true;
+}

@@ -1,0 +1,52 @@
+/* devices_impl.h - what devices.c and placement.c share. */
+#ifndef COLI_BACKEND_DEVICES_IMPL_H
+#define COLI_BACKEND_DEVICES_IMPL_H
+
+#include <stdatomic.h>
+
+#include "devices.h"
+
+typedef struct placed_matrix {
+    const uint8_t *data; // of the matrix: its name here
+    coli__place place;
+    uint32_t n_out;
+    size_t row_bytes;
+} placed_matrix;
+
+struct coli__devices {
+    /* immutable after open */
+    const coli__container *container;
+    coli__plugin_list plugins;
+    coli__device *dev[COLI__MAX_DEVICE];
+    uint32_t n;
+    bool asked, trunk;
+    uint32_t vram_unit;
+    double vram;
+    uint64_t wait_ns;
+    uint64_t allowance[COLI__MAX_DEVICE];
+    void (*note)(void *user, const char *line);
+    coli_progress_fn progress;
+    void *user;
+
+    /* during open only, the caller's */
+    const char *options, *ordinals;
+
+    /* places; changed while no group runs */
+    uint64_t used[COLI__MAX_DEVICE]; // footprints
+    coli__place *experts;            // expert e of layer l at first[l] + e; tensor NULL: none
+    size_t *first;                   // (n_layer) by the layer's number
+    uint64_t n_expert_total;
+    placed_matrix *matrices;                  // (n_matrix) by data
+    uint32_t n_matrix, cap_matrix, n_refused; // refused: offered, without a place
+
+    /* any thread */
+    _Atomic uint64_t n_row_device, n_row_host, n_row_again, n_matmul_again;
+};
+
+/* Ask each device for its memory and decide how much of it may be used. */
+coli_status coli__devices_allow(coli__devices *d);
+uint64_t coli__devices_n_expert_on(const coli__devices *d, uint32_t device); // 0 when it is lost
+__attribute__((format(printf, 2, 3))) void coli__devices_note(const coli__devices *d,
+                                                              const char *fmt, ...);
+
+#endif

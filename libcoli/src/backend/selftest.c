@@ -1,0 +1,153 @@
+/* selftest.c - see selftest.h.
+ *
+ * The widths are the smallest that tell a right device from the usual wrong ones: more than three
+ * groups, so that a running sum differs from a tree; a last group and a last panel that are not
+ * full; rows that differ, given to experts out of order. */
+#include "selftest.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "../base/alloc.h"
+#include "coli/exact.h"
+#include "reference.h"
+
+enum { D = 330, F = 200, N_ROW = 3, N_EXPERT = 2, N_OUT = 75, MAX_GROUP = (D + 31) / 32 };
+
+static const char *const format_names[COLI_BK_N_FORMAT] = {
+#define FORMAT_NAME(name, value, bits, group, per_row, scale_bytes) #name,
+    COLI_BK_FORMAT_LIST(FORMAT_NAME)
+#undef FORMAT_NAME
+};
+
+/* Rows of activations, and what a device and the reference make of them. */
+typedef struct world {
+    coli__device *dev;
+    uint32_t format;
+    int8_t q[N_ROW * MAX_GROUP * 64];
+    float d[N_ROW * MAX_GROUP];
+    int32_t sum[1]; // no device reads it
+    float expected[D];
+} world;
+
+static coli__qrows rows_of(world *w)
+{
+    const coli_bk_layout l = coli_bk_layout_of(w->format, D);
+    return (coli__qrows){
+        .q = w->q, .d = w->d, .sum = w->sum, .group = l.group, .n_group = l.n_group};
+}
+
+static coli_status compare(const world *w, const char *kernel, const float *y, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (coli_bits(y[i]) != coli_bits(w->expected[i]))
+            return coli__fail(
+                COLI_E_UNSUPPORTED,
+                "%s %u (%s) does not compute as coli/exact.h demands: %s in %s, output "
+                "%u: expected %08x, found %08x",
+                coli__device_plugin(w->dev)->info.name, coli__device_ordinal(w->dev),
+                coli__device_info(w->dev)->name, kernel, format_names[w->format], i,
+                (unsigned)coli_bits(w->expected[i]), (unsigned)coli_bits(y[i]));
+    return COLI_OK;
+}
+
+static coli_status compare_expert(world *w, const coli_bk_source *expert, uint32_t row,
+                                  const float *y)
+{
+    const coli__qrows x = rows_of(w);
+    bool in_range;
+    COLI_TRY(coli__ref_expert(expert, x.q + (size_t)row * x.n_group * x.group,
+                              x.d + (size_t)row * x.n_group, w->expected, &in_range));
+    return compare(w, "expert", y, D);
+}
+
+static coli_status run_group(world *w, const coli_bk_source *sources, coli_bk_tensor **tensors)
+{
+    static const uint32_t row_of[N_EXPERT][N_ROW] = {{2, 0, 1}, {1, 2, 0}};
+    const coli__qrows x = rows_of(w);
+    const coli__group_limits limits = {.max_x = N_ROW,
+                                       .max_expert = N_EXPERT,
+                                       .max_pair = N_EXPERT * N_ROW,
+                                       .n_used = N_EXPERT,
+                                       .max_row_bytes = (size_t)MAX_GROUP * 64};
+    coli__group *g;
+    COLI_TRY(coli__group_create(w->dev, &limits, &g));
+    coli__group_begin(g, &x, N_ROW);
+    for (uint32_t e = 0; e < N_EXPERT; e++) coli__group_add(g, tensors[e], N_ROW, row_of[e]);
+    coli__group_start(g);
+    const coli_bk_result *r = coli__group_wait(g);
+    coli_status status = COLI_OK;
+    if (!r)
+        status = coli__fail(COLI_E_UNSUPPORTED, "%s %u (%s): the first group failed in %s",
+                            coli__device_plugin(w->dev)->info.name, coli__device_ordinal(w->dev),
+                            coli__device_info(w->dev)->name, format_names[w->format]);
+    for (uint32_t p = 0; p < N_EXPERT * N_ROW && status == COLI_OK; p++)
+        status =
+            compare_expert(w, &sources[p / N_ROW], row_of[p / N_ROW][p % N_ROW], r->y + p * r->ld);
+    coli__group_destroy(g);
+    return status;
+}
+
+static coli_status test_experts(world *w, uint64_t *seed)
+{
+    const uint32_t formats[3] = {w->format, w->format, w->format};
+    coli_bk_source source[N_EXPERT] = {0};
+    coli_bk_tensor *tensor[N_EXPERT] = {0};
+    coli_status status = COLI_OK;
+    for (uint32_t e = 0; e < N_EXPERT && status == COLI_OK; e++) {
+        status = coli__ref_expert_block(seed, formats, D, F, &source[e]);
+        if (status == COLI_OK) status = coli__device_upload(w->dev, &source[e], &tensor[e]);
+    }
+    if (status == COLI_OK) status = run_group(w, source, tensor);
+    for (uint32_t e = 0; e < N_EXPERT; e++) {
+        coli__device_free(w->dev, tensor[e]);
+        coli__free_aligned((void *)source[e].data);
+    }
+    return status;
+}
+
+static coli_status run_product(world *w, const coli_bk_source *source, coli_bk_tensor *tensor)
+{
+    const coli__qrows x = rows_of(w);
+    float y[N_ROW * N_OUT];
+    const coli__product product = {.w = tensor, .n_out = N_OUT, .y = y, .ld = N_OUT};
+    coli__products *p;
+    COLI_TRY(coli__products_create(w->dev, N_ROW, (size_t)MAX_GROUP * 64, N_ROW * N_OUT, &p));
+    const bool done = coli__products_run(p, &x, 0, N_ROW, &product, 1);
+    coli__products_destroy(p);
+    if (!done) return COLI_OK; // it has no matmul after all, or is lost: the caller sees that
+    coli_status status = COLI_OK;
+    for (uint32_t i = 0; i < N_ROW && status == COLI_OK; i++) {
+        coli__ref_product(&source->matrix[0], source->data, x.q + (size_t)i * x.n_group * x.group,
+                          x.d + (size_t)i * x.n_group, w->expected);
+        status = compare(w, "matmul", y + i * N_OUT, N_OUT);
+    }
+    return status;
+}
+
+static coli_status test_product(world *w, uint64_t *seed)
+{
+    coli_bk_source source;
+    coli_bk_tensor *tensor = NULL;
+    COLI_TRY(coli__ref_matrix_block(seed, w->format, N_OUT, D, &source));
+    coli_status status = coli__device_upload(w->dev, &source, &tensor);
+    if (status == COLI_OK) status = run_product(w, &source, tensor);
+    coli__device_free(w->dev, tensor);
+    coli__free_aligned((void *)source.data);
+    return status;
+}
+
+coli_status coli__device_self_test(coli__device *dev, uint32_t formats)
+{
+    uint64_t seed = 1;
+    world w = {.dev = dev};
+    for (w.format = 0; w.format < COLI_BK_N_FORMAT; w.format++) {
+        if (!(formats >> w.format & 1)) continue;
+        const coli_bk_layout l = coli_bk_layout_of(w.format, D);
+        coli__ref_rows(&seed, N_ROW, D, l.group, w.q, w.d);
+        COLI_TRY(test_experts(&w, &seed));
+        if (coli__device_multiplies(dev)) COLI_TRY(test_product(&w, &seed));
+    }
+    if (!coli__device_alive(dev)) return coli__fail(COLI_E_IO, "%s", coli__device_why(dev));
+    return COLI_OK;
+}
