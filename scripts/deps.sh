@@ -5,6 +5,8 @@
 #     scripts/deps.sh all    the same, and what contributors and continuous integration use
 #     scripts/deps.sh aarch64
 #                            to build for aarch64 on another processor and to test under an emulator
+#     scripts/deps.sh windows
+#                            to build for 64-bit Windows and to test under wine
 #
 # Says nothing and needs no network when everything is there.  Uses sudo unless run by root.
 set -euo pipefail
@@ -36,6 +38,13 @@ g++-aarch64-linux-gnu C++ compiler for aarch64
 libc6-dev-arm64-cross its C library
 qemu-user             the emulator
 '
+windows='
+gcc-mingw-w64-x86-64-posix C compiler for 64-bit Windows, with its pthreads
+g++-mingw-w64-x86-64-posix C++ compiler
+dpkg-dev                   unpacks the sources of scripts/windows-deps.sh
+wine64                     runs the programs
+zip                        packs them
+'
 
 case "${1-}" in
 '') list=$base ;;
@@ -43,8 +52,9 @@ all) list=$base$more ;;
 aarch64) # and the libraries once more, for that processor
     list=$base$cross$(sed -n '/^libc6/d; s/^\(lib[^ ]*\) /\1:arm64 /p' <<<"$base")
     ;;
+windows) list=$base$windows ;;
 *)
-    sed -n '2,9s/^# \{0,1\}//p' "$0" >&2
+    sed -n '2,11s/^# \{0,1\}//p' "$0" >&2
     exit 2
     ;;
 esac

@@ -2,4 +2,6 @@
 coli_test(synth_test unit)
 coli_test(measure_test unit)
 coli_test(bench_test golden)
-add_dependencies(bench_test coli_cli)
+if(TARGET bench_test)
+    add_dependencies(bench_test coli_cli)
+endif()

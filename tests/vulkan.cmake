@@ -1,5 +1,5 @@
-# Tests of the Vulkan backend, where it is built.  They run on the machine's CPU device (lavapipe), and are
-# skipped where there is none.
+# Tests of the Vulkan backend, where it is built.  They run on the machine's CPU device (lavapipe), and
+# are skipped where there is none.
 if(TARGET backend_vulkan)
     function(coli_vulkan_test name label)
         coli_test(${name} ${label})
@@ -9,4 +9,16 @@ if(TARGET backend_vulkan)
         set_tests_properties(${label}.${name} PROPERTIES SKIP_RETURN_CODE 77)
     endfunction()
     coli_vulkan_test(vulkan_prop prop)
+    coli_vulkan_test(vulkan_fault fault)
+
+    # lavapipe's subgroups are as wide as its vectors: the same groups with four lanes and with sixteen.
+    foreach(bits IN ITEMS 128 512)
+        add_test(NAME prop.vulkan_vectors_${bits} COMMAND vulkan_prop groups)
+        set_tests_properties(prop.vulkan_vectors_${bits} PROPERTIES LABELS prop SKIP_RETURN_CODE 77
+            ENVIRONMENT LP_NATIVE_VECTOR_WIDTH=${bits})
+    endforeach()
+
+    coli_test(vulkan_spirv unit)
+    add_dependencies(vulkan_spirv coli_vk_shaders)
+    target_include_directories(vulkan_spirv PRIVATE ${PROJECT_BINARY_DIR}/backends/vulkan/generated)
 endif()

@@ -6,13 +6,13 @@
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "commands.h"
 #include "input.h"
 #include "line.h"
 #include "open_model.h"
 #include "options.h"
+#include "system.h"
 #include "terminal.h"
 #include "turn.h"
 
@@ -158,7 +158,8 @@ int cmd_chat(const app_settings *s)
         code = app_fail(status);
     } else {
         app_banner(&c.engine);
-        const bool typed = isatty(STDIN_FILENO) && (isatty(STDOUT_FILENO) || isatty(STDERR_FILENO));
+        const bool typed = app_system_is_terminal(stdin) &&
+                           (app_system_is_terminal(stdout) || app_system_is_terminal(stderr));
         if (typed) app_note(":help tells what can be typed here");
         code = typed ? chat_typed(&c) : chat_piped(&c);
     }

@@ -2,7 +2,6 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "coli/coli.h"
 #include "commands.h"
@@ -10,16 +9,16 @@
 #include "open_model.h"
 #include "options.h"
 #include "progress.h"
+#include "system.h"
 #include "terminal.h"
 
 static int check_paths(const char *src, const char *out)
 {
-    struct stat st;
     if (!*src || !*out)
         return app_usage("convert", "convert: the path %s is empty", *src ? "OUT" : "SRC");
-    const int reason = stat(src, &st) == 0 ? S_ISDIR(st.st_mode) ? 0 : ENOTDIR : errno;
-    if (reason == 0) return APP_OK;
-    app_error("%s: %s", src, strerror(reason));
+    const app_path_kind kind = app_system_look(src);
+    if (kind == APP_PATH_DIR) return APP_OK;
+    app_error("%s: %s", src, strerror(kind == APP_PATH_NONE ? errno : ENOTDIR));
     return APP_BAD;
 }
 

@@ -1,5 +1,4 @@
 /* cmd_info.c - `coli info`: what a model is, and with what settings it would run. */
-#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,6 +6,7 @@
 #include "input.h"
 #include "open_model.h"
 #include "options.h"
+#include "system.h"
 #include "terminal.h"
 #include "text.h"
 
@@ -263,7 +263,7 @@ static void print_json(const subject *of)
 int cmd_info(const app_settings *s)
 {
     app_settings with_dir;
-    char dir[PATH_MAX];
+    char dir[APP_MAX_PATH];
     app_engine engine;
     int code = app_model_argument(s, "info", &with_dir);
     if (code == APP_OK) code = app_model_dir(&with_dir, dir, sizeof dir);

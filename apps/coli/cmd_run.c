@@ -1,12 +1,12 @@
 /* cmd_run.c - `coli run`: one question, one answer. */
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "commands.h"
 #include "input.h"
 #include "open_model.h"
 #include "options.h"
+#include "system.h"
 #include "terminal.h"
 #include "turn.h"
 
@@ -30,7 +30,8 @@ static int read_prompt(const app_settings *s, char **prompt)
     if (s->n_arg && !dash) {
         *prompt = joined(s->args, s->n_arg);
     } else {
-        if (!dash && isatty(STDIN_FILENO)) return app_usage("run", "run: the prompt is missing");
+        if (!dash && app_system_is_terminal(stdin))
+            return app_usage("run", "run: the prompt is missing");
         size_t n_bytes;
         const int code = app_read_all("-", APP_MAX_TEXT, prompt, &n_bytes);
         if (code != APP_OK) return code;
@@ -53,7 +54,7 @@ int cmd_run(const app_settings *s)
     int code = read_prompt(s, &prompt);
     if (code != APP_OK) return code;
     app_engine engine;
-    code = app_open(s, APP_OPEN_SESSION | APP_OPEN_DEVICES, &engine);
+    code = app_open(s, APP_OPEN_SESSION | APP_OPEN_DEVICES | APP_OPEN_TELL, &engine);
     if (code == APP_OK) {
         coli_chat *chat = NULL;
         const coli_chat_opts opts = {

@@ -1,16 +1,16 @@
 /* cmd_verify.c - `coli verify` and its progress. */
-#include <limits.h>
 
 #include "coli/coli.h"
 #include "commands.h"
 #include "open_model.h"
 #include "progress.h"
+#include "system.h"
 #include "terminal.h"
 
 int cmd_verify(const app_settings *s)
 {
     app_settings of;
-    char dir[PATH_MAX];
+    char dir[APP_MAX_PATH];
     int code = app_model_argument(s, "verify", &of);
     if (code == APP_OK) code = app_model_dir(&of, dir, sizeof dir);
     if (code != APP_OK) return code;

@@ -23,6 +23,7 @@
 #include <limits.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -52,18 +53,50 @@ struct line_editor {
 /* Set by handlers, looked at where they can arrive. */
 static volatile sig_atomic_t resized, continued;
 
+/* The ends of a pipe, and what handlers do to it: the other end becomes readable. */
+static struct {
+    atomic_int in;
+    int out;
+} wake;
+
+static void wake_up(void)
+{
+    const int saved = errno;
+    if (write(atomic_load(&wake.in), "", 1) < 0) errno = saved; // full: it wakes already
+}
+
+static bool open_wake(void)
+{
+    int ends[2];
+    if (pipe(ends) != 0) return false;
+    for (int i = 0; i < 2; i++) {
+        fcntl(ends[i], F_SETFL, O_NONBLOCK);
+        fcntl(ends[i], F_SETFD, FD_CLOEXEC);
+    }
+    wake.out = ends[0];
+    atomic_store(&wake.in, ends[1]);
+    return true;
+}
+
+static void drain_wake(void)
+{
+    char bytes[64];
+    while (read(wake.out, bytes, sizeof bytes) > 0) {
+    }
+}
+
 static void on_resize(int n)
 {
     (void)n;
     resized = 1;
-    app_wake();
+    wake_up();
 }
 
 static void on_continue(int n)
 {
     (void)n;
     continued = 1;
-    app_wake();
+    wake_up();
 }
 
 static char *show_prompt(EditLine *el)
@@ -81,10 +114,9 @@ static char *show_prompt(EditLine *el)
 static int wait_for_byte(line_editor *line, int fd)
 {
     for (;;) {
-        struct pollfd wait[] = {{.fd = fd, .events = POLLIN},
-                                {.fd = app_wake_fd(), .events = POLLIN}};
+        struct pollfd wait[] = {{.fd = fd, .events = POLLIN}, {.fd = wake.out, .events = POLLIN}};
         if (poll(wait, 2, -1) < 0 && errno != EINTR) return -1;
-        if (wait[1].revents) app_woken();
+        if (wait[1].revents) drain_wake();
         if (app_interrupts()) {
             app_interrupt_count();
             return 0;
@@ -318,7 +350,7 @@ line_editor *line_open(const char *prompt, const char *history_path)
     FILE *out = isatty(STDOUT_FILENO) ? stdout : stderr;
     line->el = el_init("coli", stdin, out, stderr);
     if (!line->history) line->history = new_history();
-    if (!line->el || !line->history) {
+    if (!line->el || !line->history || !open_wake()) {
         line_close(line);
         return NULL;
     }
@@ -330,6 +362,7 @@ line_editor *line_open(const char *prompt, const char *history_path)
     el_set(line->el, EL_GETCFN, read_key);
     el_source(line->el, NULL); // the user's own ~/.editrc
     bind_keys(line);
+    app_interrupt_notify(wake_up);
     line->paste_mode = app_colour(out);
     struct sigaction action = {.sa_handler = on_resize, .sa_flags = SA_RESTART};
     sigemptyset(&action.sa_mask);
@@ -393,6 +426,7 @@ line_event line_read(line_editor *line, bool after_stop, char **text)
 void line_close(line_editor *line)
 {
     if (!line) return;
+    app_interrupt_notify(NULL); // the pipe stays, for a handler that is about to use it
     if (line->el) el_end(line->el);
     if (line->history) history_end(line->history);
     free(line->history_path);

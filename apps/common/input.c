@@ -5,13 +5,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "system.h"
 #include "terminal.h"
 #include "text.h"
 
 static FILE *open_input(const char *path)
 {
     if (strcmp(path, "-") == 0) return stdin;
-    FILE *file = fopen(path, "rb");
+    FILE *file = app_system_open(path);
     if (!file) app_error("%s: %s", path, strerror(errno));
     return file;
 }
@@ -84,7 +85,7 @@ static bool get_line(app_lines *l)
     size_t n = 0;
     int c;
     do {
-        c = getc_unlocked(l->file);
+        c = getc(l->file);
         if (c == EOF) break;
         if (n == APP_MAX_TEXT) {
             l->too_long = true;

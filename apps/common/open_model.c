@@ -1,46 +1,17 @@
 /* open_model.c - see open_model.h. */
 #include "open_model.h"
 
-#include <dirent.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "options.h"
 #include "progress.h"
+#include "system.h"
 #include "terminal.h"
 #include "text.h"
 
 #define SHIPPED "models/hummingbird"
-
-static bool is_dir(const char *path)
-{
-    struct stat st;
-    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
-}
-
-/* A path from the directory of the running program; false where the system does not tell. */
-static bool beside_program(const char *relative, char *out, size_t cap)
-{
-    char self[PATH_MAX];
-    const ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
-    if (n <= 0) return false;
-    self[n] = 0;
-    char *slash = strrchr(self, '/');
-    if (!slash) return false;
-    *slash = 0;
-    char joined[PATH_MAX];
-    if ((size_t)snprintf(joined, sizeof joined, "%s/%s", self, relative) >= sizeof joined)
-        return false;
-    char *clean = realpath(joined, NULL); // no "../.." in messages
-    if (!clean) return false;
-    const bool fits = (size_t)snprintf(out, cap, "%s", clean) < cap;
-    free(clean);
-    return fits;
-}
 
 int app_model_dir(const app_settings *s, char *dir, size_t cap)
 {
@@ -54,8 +25,11 @@ int app_model_dir(const app_settings *s, char *dir, size_t cap)
         return APP_BAD;
     }
     /* Programs are in PREFIX/bin, wherever PREFIX is now; a build tree is such a one. */
-    if (beside_program("../share/coli/" SHIPPED, dir, cap) && is_dir(dir)) return APP_OK;
-    if ((size_t)snprintf(dir, cap, "%s", COLI_DATADIR "/" SHIPPED) < cap && is_dir(dir))
+    if (app_system_beside_program("../share/coli/" SHIPPED, dir, cap) &&
+        app_system_look(dir) == APP_PATH_DIR)
+        return APP_OK;
+    if ((size_t)snprintf(dir, cap, "%s", COLI_DATADIR "/" SHIPPED) < cap &&
+        app_system_look(dir) == APP_PATH_DIR)
         return APP_OK;
     app_error("no model: the shipped one is not in %s", COLI_DATADIR "/" SHIPPED);
     app_hint("give --model DIR, or set COLI_MODEL");
@@ -78,9 +52,9 @@ static bool is_checkpoint(const char *dir)
 {
     static const char *const names[] = {"model.safetensors", "model.safetensors.index.json"};
     for (int i = 0; i < 2; i++) {
-        char path[PATH_MAX];
+        char path[APP_MAX_PATH];
         if ((size_t)snprintf(path, sizeof path, "%s/%s", dir, names[i]) < sizeof path &&
-            access(path, F_OK) == 0)
+            app_system_look(path) != APP_PATH_NONE)
             return true;
     }
     return false;
@@ -114,23 +88,26 @@ static bool is_part(const char *name)
     return false;
 }
 
+typedef struct parts {
+    const char *dir;
+    bool all_files;
+} parts;
+
+static bool look_at_part(void *ctx, const char *name)
+{
+    parts *p = ctx;
+    char path[APP_MAX_PATH];
+    if (is_part(name) && (size_t)snprintf(path, sizeof path, "%s/%s", p->dir, name) < sizeof path)
+        p->all_files = app_system_look(path) == APP_PATH_FILE;
+    return p->all_files;
+}
+
 /* Nothing that could be read as such, or a directory with a part that is no file. */
 static bool is_no_file(const char *path, bool is_directory)
 {
-    struct stat st;
-    if (stat(path, &st) != 0) return true;
-    if (!is_directory) return !S_ISREG(st.st_mode);
-    DIR *dir = opendir(path);
-    bool none = !dir;
-    for (const struct dirent *entry; !none && (entry = readdir(dir));) {
-        char part[PATH_MAX];
-        if (!is_part(entry->d_name) ||
-            (size_t)snprintf(part, sizeof part, "%s/%s", path, entry->d_name) >= sizeof part)
-            continue;
-        none = stat(part, &st) != 0 || !S_ISREG(st.st_mode);
-    }
-    if (dir) closedir(dir);
-    return none;
+    if (!is_directory) return app_system_look(path) != APP_PATH_FILE;
+    parts p = {path, true};
+    return !app_system_each(path, look_at_part, &p) || !p.all_files;
 }
 
 int app_fail_reading(coli_status status, const char *path, bool is_directory)
@@ -221,7 +198,7 @@ void app_hint_backend(const char *backend)
 int app_open(const app_settings *s, uint32_t what, app_engine *out)
 {
     *out = (app_engine){0};
-    char dir[PATH_MAX];
+    char dir[APP_MAX_PATH];
     const int code = app_model_dir(s, dir, sizeof dir);
     if (code != APP_OK) return code;
     coli_status status = open_model(s, dir, what, &out->model);
@@ -248,8 +225,20 @@ int app_open(const app_settings *s, uint32_t what, app_engine *out)
     return failed;
 }
 
+void app_tell_lost(app_engine *engine)
+{
+    coli_device_use use = {.struct_size = sizeof use};
+    uint32_t n_lost = 0;
+    for (uint32_t i = 0; engine->model && coli_model_get_device(engine->model, i, &use) == COLI_OK;
+         i++)
+        if (use.lost && n_lost++ >= engine->n_lost_told)
+            app_note("a device was given up, the processor does its work: %s", use.lost);
+    engine->n_lost_told = n_lost;
+}
+
 void app_close(app_engine *engine)
 {
+    app_tell_lost(engine);
     app_interrupt_session(NULL);
     coli_session_destroy(engine->session);
     coli_model_close(engine->model);

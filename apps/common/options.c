@@ -14,10 +14,9 @@
 #include <string.h>
 
 #include "coli/coli.h"
+#include "system.h"
 #include "terminal.h"
 #include "text.h"
-
-extern char **environ;
 
 /* ---- what was meant ------------------------------------------------------------------------ */
 
@@ -319,8 +318,8 @@ static int bad_value(const char *name, const char *before, const app_option *o, 
         app_nearest n = {.word = text};
         char words[128];
         snprintf(words, sizeof words, "%s", o->choices);
-        char *rest = words;
-        for (char *word; (word = strsep(&rest, "|"));) app_nearest_try(&n, word);
+        for (char *word = strtok(words, "|"); word; word = strtok(NULL, "|"))
+            app_nearest_try(&n, word);
         if (n.best) app_hint("did you mean %s?", n.best);
     }
     return APP_BAD;
@@ -368,11 +367,9 @@ bool app_is_backend(const char *value, const char *name)
     return strncmp(file, "coli_", 5) == 0 && strncmp(file + 5, name, n) == 0 && file[5 + n] == '.';
 }
 
-/* A program that runs with more rights than the one who started it has takes no advice from his
- * variables: one of them names code to run. */
 static const char *value_of(const app_variable *v)
 {
-    const char *value = secure_getenv(v->name);
+    const char *value = app_system_getenv(v->name);
     return value && *value ? value : NULL;
 }
 
@@ -428,7 +425,7 @@ static bool begins(const char *text, const char *prefix)
 /* Someone who sets a variable expects something to happen: say so when nothing will. */
 static void warn_about_environment(const app_command *c, const app_settings *s)
 {
-    for (char **entry = environ; *entry; entry++) {
+    for (char **entry = app_system_environ(); *entry; entry++) {
         char name[64];
         const size_t n = strcspn(*entry, "=");
         if (n >= sizeof name || (*entry)[n] == 0 || (*entry)[n + 1] == 0) continue;
@@ -467,6 +464,7 @@ static int no_such_command(const app_program *program, const char *word)
 
 int app_main(const app_program *program, int argc, char **argv)
 {
+    argv = app_system_args(&argc, argv);
     const bool has_commands = program->commands[0].name != NULL;
     const char *word = has_commands ? find_command(argc, argv) : NULL;
     const app_command *c = has_commands ? NULL : &program->commands[0];

@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "terminal.h"
 
@@ -39,6 +38,7 @@ static void duration(double s, char *out, size_t cap)
 static void clear_bar(app_progress *p)
 {
     if (p->drawn) fputs("\r\033[K", stderr);
+    fflush(stderr);
     p->drawn = false;
 }
 
@@ -59,6 +59,7 @@ static void draw(app_progress *p, double now)
     fprintf(stderr, "%3.0f %% of %.2f GB, %.0f MB/s, %s left", share * 100, (double)p->total * 1e-9,
             rate * 1e-6, left);
     fputs(p->bar ? "\033[K" : "\n", stderr);
+    fflush(stderr);
     p->drawn = p->bar;
 }
 

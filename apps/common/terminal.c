@@ -2,15 +2,12 @@
 #include "terminal.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <locale.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
+#include "system.h"
 #include "text.h"
 
 static const char *program_name = "coli";
@@ -24,52 +21,25 @@ static struct {
     atomic_bool counting;            // somebody looks at n
     atomic_uint n;                   // since the last app_interrupt_ call
     atomic_bool colour;              // a dimmed text may be open on stderr
-    atomic_int wake_in, wake_out;    // ends of a pipe, 0 until somebody waits
+    _Atomic(void (*)(void)) notify;  // somebody waits for it
 } on_interrupt;
 
-static void interrupted(int signal_number)
+static void interrupted(void)
 {
-    (void)signal_number;
-    const int saved = errno;
     const unsigned n = atomic_fetch_add(&on_interrupt.n, 1) + 1;
     coli_session *session = atomic_load(&on_interrupt.session);
-    if (session && n == 1) {
+    if (session && n == 1)
         coli_session_cancel(session);
-    } else if (!atomic_load(&on_interrupt.counting)) {
-        const char *end = atomic_load(&on_interrupt.colour) ? "\033[0m\n" : "\n";
-        if (write(STDERR_FILENO, end, strlen(end)) < 0) _exit(APP_INTERRUPTED);
-        _exit(APP_INTERRUPTED); // everything shown was flushed; nothing else is open
-    }
-    app_wake();
-    errno = saved;
+    else if (!atomic_load(
+                 &on_interrupt.counting)) // what was shown is flushed, nothing else is open
+        app_system_end(atomic_load(&on_interrupt.colour) ? "\033[0m\n" : "\n", APP_INTERRUPTED);
+    void (*const notify)(void) = atomic_load(&on_interrupt.notify);
+    if (notify) notify();
 }
 
-void app_wake(void)
+void app_interrupt_notify(void (*fn)(void))
 {
-    const int fd = atomic_load(&on_interrupt.wake_in);
-    if (fd > 0 && write(fd, "", 1) < 0) return; // full: it wakes already
-}
-
-int app_wake_fd(void)
-{
-    int ends[2];
-    if (!atomic_load(&on_interrupt.wake_in)) {
-        if (pipe(ends) != 0) return -1;
-        for (int i = 0; i < 2; i++) {
-            fcntl(ends[i], F_SETFL, O_NONBLOCK);
-            fcntl(ends[i], F_SETFD, FD_CLOEXEC);
-        }
-        atomic_store(&on_interrupt.wake_out, ends[0]);
-        atomic_store(&on_interrupt.wake_in, ends[1]);
-    }
-    return atomic_load(&on_interrupt.wake_out);
-}
-
-void app_woken(void)
-{
-    char bytes[64];
-    while (read(atomic_load(&on_interrupt.wake_out), bytes, sizeof bytes) > 0) {
-    }
+    atomic_store(&on_interrupt.notify, fn);
 }
 
 /* The mode first, then the count: one that comes in between is either obeyed or counted. */
@@ -95,30 +65,11 @@ uint32_t app_interrupts(void)
 
 /* ---- start and end ------------------------------------------------------------------------- */
 
-/* The first file opened would take a closed stream's number, and messages would go into it.
- * stdin is empty then, stderr swallows; stdout is not writable, so that losing results is an error.
- */
-static void open_standard_streams(void)
-{
-    for (int fd = 0; fd <= STDERR_FILENO; fd++)
-        if (fcntl(fd, F_GETFD) < 0 && errno == EBADF)
-            open("/dev/null", fd == STDERR_FILENO ? O_WRONLY : O_RDONLY); // the lowest free one: fd
-}
-
 void app_terminal_init(const char *program)
 {
     program_name = program;
-    open_standard_streams();
-    /* Text is UTF-8 whatever the user's language; numbers keep their decimal point. */
-    if (!setlocale(LC_CTYPE, "C.UTF-8") && !setlocale(LC_CTYPE, "en_US.UTF-8"))
-        setlocale(LC_CTYPE, "");
-    struct sigaction action = {.sa_handler = interrupted, .sa_flags = SA_RESTART};
-    sigemptyset(&action.sa_mask);
-    sigaction(SIGINT, &action, NULL);
-    action.sa_handler =
-        SIG_IGN; // a write to a closed pipe fails instead, and the work ends in order
-    sigaction(SIGPIPE, &action, NULL);
-    sigaction(SIGXFSZ, &action, NULL); // so does one past the limit on file sizes
+    app_system_start();
+    app_system_on_interrupt(interrupted);
 }
 
 const char *app_program_name(void)
@@ -136,10 +87,7 @@ bool app_flush(void)
 int app_terminal_finish(int code)
 {
     if (app_flush()) return code;
-    if (stdout_error == EPIPE) {
-        signal(SIGPIPE, SIG_DFL);
-        raise(SIGPIPE);
-    }
+    if (stdout_error == EPIPE) app_system_end_without_reader();
     app_error("cannot write to stdout: %s", strerror(stdout_error));
     return code ? code : APP_FAILED;
 }
@@ -148,9 +96,8 @@ int app_terminal_finish(int code)
 
 bool app_colour(FILE *stream)
 {
-    const char *no_colour = getenv("NO_COLOR"), *term = getenv("TERM");
-    return isatty(fileno(stream)) && !(no_colour && *no_colour) && term &&
-           strcmp(term, "dumb") != 0;
+    const char *no_colour = app_system_getenv("NO_COLOR");
+    return !(no_colour && *no_colour) && app_system_takes_escapes(stream);
 }
 
 /* One app_line between two texts that are the program's own. */
@@ -170,6 +117,7 @@ static void vline(FILE *stream, const char *before, const char *fmt, va_list arg
     fputs(before, stream);
     if (n > 0) app_put_shown(stream, text, strlen(text), "");
     fputs(after, stream);
+    if (stream == stderr) fflush(stderr); // Windows collects what goes there
     free(large);
 }
 
@@ -207,7 +155,7 @@ void app_hint(const char *fmt, ...)
 
 void app_note(const char *fmt, ...)
 {
-    app_flush(); // first: isatty changes errno
+    app_flush(); // first: a look at the terminal changes errno
     const bool colour = app_colour(stderr);
     va_list args;
     va_start(args, fmt);
@@ -265,8 +213,8 @@ void *app_alloc(size_t n, size_t size)
 /* A model can write escape sequences.  A terminal shows them; a file gets the bytes. */
 static bool put_text(FILE *stream, const char *text, size_t n)
 {
-    const bool put = isatty(fileno(stream)) ? app_put_shown(stream, text, n, "\n\t")
-                                            : fwrite(text, 1, n, stream) == n;
+    const bool put = app_system_is_terminal(stream) ? app_put_shown(stream, text, n, "\n\t")
+                                                    : fwrite(text, 1, n, stream) == n;
     return (stream == stdout ? app_flush() : fflush(stream) == 0) && put;
 }
 
@@ -275,6 +223,7 @@ static void end_thinking(app_answer *a)
     if (!a->thinking) return;
     if (atomic_exchange(&on_interrupt.colour, false)) fputs("\033[0m", stderr);
     if (a->line_open_err) fputc('\n', stderr);
+    fflush(stderr);
     a->thinking = a->line_open_err = false;
 }
 

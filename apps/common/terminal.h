@@ -24,7 +24,7 @@ void app_terminal_init(const char *program);
 const char *app_program_name(void);
 
 /* Last thing in main: whether all of stdout was written.  A reader that went away ends the process
- * by SIGPIPE, quietly, as a shell expects. */
+ * by SIGPIPE, quietly, as a shell expects, where there is such a thing. */
 int app_terminal_finish(int code);
 /* Flush stdout; false when it takes no more.  Call this after what is printed there: the reason of
  * a failure is known right after it alone. */
@@ -64,12 +64,9 @@ uint32_t app_interrupt_session(coli_session *session);
 uint32_t app_interrupt_count(void);
 uint32_t app_interrupts(void);
 
-/* A descriptor that becomes readable when a signal has come, whichever thread took it; -1 if the
- * system has none to give.  app_wake is for handlers; whoever saw the descriptor readable calls
- * app_woken. */
-int app_wake_fd(void);
-void app_wake(void);
-void app_woken(void);
+/* fn is called after each Ctrl-C that did not end the process, as a signal handler is; NULL: nobody
+ * waits for one. */
+void app_interrupt_notify(void (*fn)(void));
 
 /* ---- the answer ---------------------------------------------------------------------------- */
 

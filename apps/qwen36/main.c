@@ -12,13 +12,13 @@
  */
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "input.h"
 #include "measure.h"
 #include "open_model.h"
 #include "options.h"
 #include "progress.h"
+#include "system.h"
 #include "terminal.h"
 
 enum { DEFAULT_N = 64 };
@@ -285,7 +285,8 @@ static int run(const app_settings *s)
         return app_usage(NULL, "--dump-logits: a dump is a file, it cannot go to stdout");
     if (s->json && !s->ppl)
         return app_usage(NULL, "--json goes with --ppl; the others print JSON anyway");
-    if (s->dump_logits && access(s->dump_logits, F_OK) == 0) { // known before hours of work
+    if (s->dump_logits &&
+        app_system_look(s->dump_logits) != APP_PATH_NONE) { // known before hours of work
         app_error("%s: already exists", s->dump_logits);
         return APP_BAD;
     }

@@ -148,9 +148,12 @@ static uint32_t kind_of(VkPhysicalDeviceType type)
 {
     switch (type) {
     case VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU:
-    case VK_PHYSICAL_DEVICE_TYPE_VIRTUAL_GPU: return COLI_BK_DISCRETE;
-    case VK_PHYSICAL_DEVICE_TYPE_CPU: return COLI_BK_CPU;
-    default: return COLI_BK_INTEGRATED;
+    case VK_PHYSICAL_DEVICE_TYPE_VIRTUAL_GPU:
+        return COLI_BK_DISCRETE;
+    case VK_PHYSICAL_DEVICE_TYPE_CPU:
+        return COLI_BK_CPU;
+    default:
+        return COLI_BK_INTEGRATED;
     }
 }
 
@@ -173,7 +176,7 @@ static bool has_extension(const VkExtensionProperties *list, uint32_t n, const c
 
 /* Queues: a family that computes, best one that does nothing else; for copies a family of its own,
  * else a second queue, else the same one.  False when nothing computes. */
-static bool choose_queues(const vk_instance *in, vk_candidate *c, uint32_t *timestamp_bits)
+static bool choose_queues(const vk_instance *in, vk_candidate *c)
 {
     enum { MAX_FAMILY = 32 };
     VkQueueFamilyProperties families[MAX_FAMILY];
@@ -193,7 +196,7 @@ static bool choose_queues(const vk_instance *in, vk_candidate *c, uint32_t *time
         }
     }
     if (c->compute_family == n) return false;
-    *timestamp_bits = families[c->compute_family].timestampValidBits;
+    c->tick_bits = families[c->compute_family].timestampValidBits;
     if (c->copy_family == n) {
         c->copy_family = c->compute_family;
         c->copy_queue = families[c->compute_family].queueCount > 1;
@@ -303,10 +306,9 @@ static coli_bk_status examine(const vk_instance *in, vk_candidate *c)
         c->min_subgroup = p_subgroup.minSubgroupSize;
         c->max_subgroup = p_subgroup.maxSubgroupSize;
     }
-    uint32_t timestamp_bits = 0;
     const char *reason = obstacle(limits, &p12, &f.features, &f12);
-    if (!choose_queues(in, c, &timestamp_bits)) reason = "no queue that computes";
-    c->ns_per_tick = timestamp_bits == 64 ? limits->timestampPeriod : 0.0f;
+    if (!choose_queues(in, c)) reason = "no queue that computes";
+    c->ns_per_tick = limits->timestampPeriod;
     if (reason) snprintf(c->unusable, sizeof c->unusable, "%s", reason);
     return COLI_BK_OK;
 }
@@ -333,7 +335,8 @@ coli_bk_status vk_instance_devices(const vk_instance *in, vk_candidate **out, ui
     uint32_t n_found = 0;
     VkResult r = in->vkEnumeratePhysicalDevices(in->handle, &n_found, NULL);
     if (r) return vk_fail_result(in->host, r, "vkEnumeratePhysicalDevices");
-    VkPhysicalDevice *found = vk_alloc(in->host, ((uint64_t)n_found + 1) * sizeof(VkPhysicalDevice));
+    VkPhysicalDevice *found =
+        vk_alloc(in->host, ((uint64_t)n_found + 1) * sizeof(VkPhysicalDevice));
     vk_candidate *list = vk_alloc(in->host, ((uint64_t)n_found + 1) * sizeof *list);
     coli_bk_status status = COLI_BK_OK;
     if (!found || !list) {

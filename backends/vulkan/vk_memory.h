@@ -8,7 +8,8 @@ typedef struct vk_buffer {
     VkBuffer handle;
     VkDeviceMemory memory;
     uint64_t n_bytes;
-    void *map; // NULL for memory of the device
+    uint64_t heap_bytes; // taken from the device's heap
+    void *map;           // NULL for memory of the device
 } vk_buffer;
 
 /* What a buffer is for, which decides what memory it takes. */

@@ -26,9 +26,9 @@ enum { SKIPPED = 77 }; // ctest's SKIP_RETURN_CODE
 static inline bool backend_is_there(void)
 {
     const coli_model_opts opts = {.struct_size = sizeof opts, .backend = backend_file};
-    coli__devices *devices;
-    const coli_status status = coli__devices_open(&opts, &devices);
-    coli__devices_close(devices);
+    coli_model *m;
+    const coli_status status = coli_model_open(TEST_MODELS "/hummingbird", &opts, &m);
+    coli_model_close(m);
     if (status != COLI_OK) print_message("%s\n", coli_error_message());
     return status == COLI_OK;
 }

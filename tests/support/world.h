@@ -8,6 +8,7 @@
 
 #include "coli/coli.h"
 #include "libcoli/src/base/file.h"
+#include "libcoli/src/base/threads.h"
 #include "libcoli/src/math/kernels.h"
 #include "libcoli/src/model/safetensors.h"
 
@@ -17,17 +18,28 @@ static inline const char *world_scratch(void)
     static char path[64];
     if (!*path) {
         const char *tmp = getenv("TMPDIR");
-        snprintf(path, sizeof path, "%.40s/coli-test-XXXXXX", tmp ? tmp : "/tmp");
-        if (!mkdtemp(path)) abort();
+        const uint64_t unique = coli__clock_ns() ^ (uint64_t)getpid() << 16;
+        snprintf(path, sizeof path, "%.40s/coli-test-%08x", tmp ? tmp : "/tmp", (uint32_t)unique);
+        if (coli__dir_create(path) != COLI_OK) abort();
     }
     return path;
 }
 
 static inline void world_forget(void) // a group teardown may call it
 {
-    char command[128];
-    snprintf(command, sizeof command, "rm -rf '%s'", world_scratch());
-    if (system(command) != 0) print_error("could not remove %s\n", world_scratch());
+    char **names;
+    size_t n;
+    T_OK(coli__dir_list(world_scratch(), &names, &n));
+    for (size_t i = 0; i < n; i++) {
+        char path[512];
+        snprintf(path, sizeof path, "%s/%s", world_scratch(), names[i]);
+        coli__dir_remove(path); // whichever of the two it is
+        coli__file_remove(path);
+        coli__free(names[i]);
+    }
+    coli__free(names);
+    coli__dir_remove(world_scratch());
+    if (coli__path_exists(world_scratch())) print_error("could not remove %s\n", world_scratch());
 }
 
 static inline int world_teardown(void **state)
@@ -50,7 +62,7 @@ static inline char *world_container(const char *checkpoint, const char *name, co
 {
     char dir[256];
     snprintf(dir, sizeof dir, "%s/%s-%s-%s", world_scratch(), name, experts, trunk);
-    if (access(dir, F_OK) != 0) {
+    if (!coli__path_exists(dir)) {
         const coli_convert_opts opts = {
             .struct_size = sizeof opts, .experts = experts, .trunk = trunk};
         T_OK(coli_convert(checkpoint, dir, &opts));

@@ -33,33 +33,38 @@ static uint32_t cgroup_limit(uint32_t n)
 
 uint32_t coli__n_processor(void)
 {
-    long n = 1;
 #ifdef _WIN32
-    SYSTEM_INFO info;
-    GetSystemInfo(&info);
-    n = (long)info.dwNumberOfProcessors;
+    /* Windows counts processors in groups of at most 64.  A process that was bound to some is bound
+     * within one group; one that was not may use all groups. */
+    DWORD_PTR ours = 0, all = 0;
+    GetProcessAffinityMask(GetCurrentProcess(), &ours, &all);
+    uint32_t n = (uint32_t)__builtin_popcountll(ours);
+    if (ours == all) n = GetActiveProcessorCount(ALL_PROCESSOR_GROUPS);
 #else
-    n = sysconf(_SC_NPROCESSORS_ONLN);
+    const long online = sysconf(_SC_NPROCESSORS_ONLN);
+    uint32_t n = online > 0 ? (uint32_t)online : 1;
 #ifdef __linux__
     cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set) == 0) n = CPU_COUNT(&set);
-    n = cgroup_limit(n > 0 ? (uint32_t)n : 1);
+    if (sched_getaffinity(0, sizeof set, &set) == 0) n = (uint32_t)CPU_COUNT(&set);
+    n = cgroup_limit(n);
 #endif
 #endif
-    return n > 0 ? (uint32_t)n : 1;
+    return n > 0 ? n : 1;
 }
 
 uint64_t coli__clock_ns(void)
 {
+    enum { NS_PER_S = 1000000000 };
 #ifdef _WIN32
     LARGE_INTEGER now, per_s;
     QueryPerformanceCounter(&now);
     QueryPerformanceFrequency(&per_s);
-    return (uint64_t)((double)now.QuadPart * 1e9 / (double)per_s.QuadPart);
+    const uint64_t t = (uint64_t)now.QuadPart, f = (uint64_t)per_s.QuadPart;
+    return t / f * NS_PER_S + t % f * NS_PER_S / f; // in two parts: t * NS_PER_S would overflow
 #else
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+    return (uint64_t)t.tv_sec * NS_PER_S + (uint64_t)t.tv_nsec;
 #endif
 }
 

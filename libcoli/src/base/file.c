@@ -1,56 +1,20 @@
 /* file.c - see file.h.
  *
  * All reading and writing passes through coli__sys_calls, so that a test can make any of it come
- * short or fail.  A call that was interrupted (EINTR) is made again; a short one is continued.
- *
- * When is a file on the disk?  After fsync of the file *and* of the directory that names it.  So
- * the writer syncs in close, and rename syncs the directory it moved and the one it moved it to.
- *
- * Paths are UTF-8, which is what POSIX systems take as they are. */
+ * short or fail.  A call that was interrupted (EINTR) is made again; a short one is continued.  What
+ * differs between systems is behind file_os.h. */
 #include "file.h"
 
-#include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-/* -- the system -------------------------------------------------------------------------------- */
+#include "file_os.h"
 
-static ptrdiff_t sys_read(int fd, void *bytes, size_t n_bytes)
-{
-    return read(fd, bytes, n_bytes);
-}
+coli__sys coli__sys_calls = {coli__os_read, coli__os_write, coli__os_fsync, coli__os_close,
+                             coli__os_rename};
 
-static ptrdiff_t sys_write(int fd, const void *bytes, size_t n_bytes)
-{
-    return write(fd, bytes, n_bytes);
-}
-
-/* rename(2) replaces its target; only Linux offers to refuse that in one step.  Where it does not,
- * what is left is the moment between the look and the move. */
-static int sys_rename(const char *from, const char *to)
-{
-#ifdef RENAME_NOREPLACE
-    if (renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE) == 0) return 0;
-    if (errno != ENOSYS && errno != EINVAL) return -1; // these two: a file system without it
-#endif
-    struct stat st;
-    if (lstat(to, &st) == 0) {
-        errno = EEXIST;
-        return -1;
-    }
-    return rename(from, to);
-}
-
-coli__sys coli__sys_calls = {sys_read, sys_write, fsync, close, sys_rename};
-
-/* What errno means to our callers, with the path and the system's own words. */
-static coli_status fail_errno(const char *path, const char *doing)
+coli_status coli__fail_errno(const char *path, const char *doing)
 {
     const int code = errno;
     coli_status status = COLI_E_IO;
@@ -60,31 +24,17 @@ static coli_status fail_errno(const char *path, const char *doing)
     return coli__fail(status, "%s: %s: %s", path, doing, strerror(code));
 }
 
-static int open_again(const char *path, int flags)
-{
-    int fd;
-    do fd = open(path, flags | O_CLOEXEC, 0666);
-    while (fd < 0 && errno == EINTR);
-    return fd;
-}
-
 /* -- reading ----------------------------------------------------------------------------------- */
 
-/* Open what can be read without waiting: a pipe would hold us up until somebody writes. */
 static coli_status open_regular(const char *path, int *fd, uint64_t *n_bytes)
 {
-    *fd = open_again(path, O_RDONLY | O_NONBLOCK);
-    if (*fd < 0) return fail_errno(path, "cannot open");
-    struct stat st;
-    coli_status status = COLI_OK;
-    if (fstat(*fd, &st) != 0)
-        status = fail_errno(path, "cannot look at");
-    else if (!S_ISREG(st.st_mode))
-        status = coli__fail(COLI_E_IO, "%s: not a regular file", path);
-    if (status == COLI_OK)
-        *n_bytes = (uint64_t)st.st_size;
-    else
-        coli__sys_calls.close(*fd);
+    *fd = coli__os_open(path);
+    if (*fd < 0) return coli__fail_errno(path, "cannot open");
+    const int regular = coli__os_regular(*fd, n_bytes);
+    if (regular > 0) return COLI_OK;
+    const coli_status status = regular < 0 ? coli__fail_errno(path, "cannot look at")
+                                           : coli__fail(COLI_E_IO, "%s: not a regular file", path);
+    coli__sys_calls.close(*fd);
     return status;
 }
 
@@ -94,7 +44,7 @@ static coli_status read_all(int fd, const char *path, uint64_t max_bytes, coli__
     for (;;) {
         const ptrdiff_t n = coli__sys_calls.read(fd, piece, sizeof piece);
         if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return fail_errno(path, "cannot read");
+        if (n < 0) return coli__fail_errno(path, "cannot read");
         if (n == 0) return COLI_OK;
         if ((uint64_t)n > max_bytes - out->n_bytes)
             return coli__fail(COLI_E_FORMAT, "%s: larger than the %llu bytes that are allowed here",
@@ -121,8 +71,8 @@ static coli_status map_fd(int fd, const char *path, uint64_t n_bytes, coli__map 
     if (n_bytes > SIZE_MAX / 2)
         return coli__fail(COLI_E_LIMIT, "%s: %llu bytes are more than this machine can map", path,
                           (unsigned long long)n_bytes);
-    void *data = mmap(NULL, (size_t)n_bytes, PROT_READ, MAP_PRIVATE, fd, 0);
-    if (data == MAP_FAILED) return fail_errno(path, "cannot map");
+    void *data = coli__os_map(fd, (size_t)n_bytes);
+    if (!data) return coli__fail_errno(path, "cannot map");
     *out = (coli__map){data, n_bytes};
     return COLI_OK;
 }
@@ -140,7 +90,7 @@ coli_status coli__map_open(const char *path, coli__map *out)
 
 void coli__map_close(coli__map *map)
 {
-    if (map->data) munmap((void *)(uintptr_t)map->data, (size_t)map->n_bytes);
+    if (map->data) coli__os_unmap((void *)(uintptr_t)map->data, (size_t)map->n_bytes);
     *map = (coli__map){0};
 }
 
@@ -167,8 +117,8 @@ coli_status coli__writer_open(const char *path, coli__writer **out)
     w->buffer = coli__calloc(WRITER_BYTES, 1);
     coli_status status = w->path && w->buffer ? COLI_OK : COLI_E_NOMEM;
     if (status == COLI_OK) {
-        w->fd = open_again(path, O_WRONLY | O_CREAT | O_EXCL);
-        if (w->fd < 0) status = fail_errno(path, "cannot create");
+        w->fd = coli__os_create(path);
+        if (w->fd < 0) status = coli__fail_errno(path, "cannot create");
     }
     if (status != COLI_OK) {
         coli__writer_abandon(w);
@@ -187,7 +137,7 @@ static coli_status write_all(coli__writer *w, const uint8_t *bytes, uint64_t n_b
         if (n == 0) errno = ENOSPC; // a regular file that takes nothing has no room
         if (n <= 0) {
             w->failed = true;
-            return fail_errno(w->path, "cannot write");
+            return coli__fail_errno(w->path, "cannot write");
         }
         bytes += n;
         n_bytes -= (uint64_t)n;
@@ -230,9 +180,9 @@ coli_status coli__writer_pad(coli__writer *w, uint64_t n_zero_bytes)
 
 static coli_status seek(coli__writer *w, uint64_t offset)
 {
-    if (lseek(w->fd, (off_t)offset, SEEK_SET) >= 0) return COLI_OK;
+    if (coli__os_seek(w->fd, offset) == 0) return COLI_OK;
     w->failed = true;
-    return fail_errno(w->path, "cannot seek");
+    return coli__fail_errno(w->path, "cannot seek");
 }
 
 coli_status coli__writer_patch(coli__writer *w, uint64_t offset, const void *bytes,
@@ -260,7 +210,7 @@ static coli_status fsync_fd(int fd, const char *path)
     int result;
     do result = coli__sys_calls.fsync(fd);
     while (result != 0 && errno == EINTR);
-    return result == 0 ? COLI_OK : fail_errno(path, "cannot sync to the disk");
+    return result == 0 ? COLI_OK : coli__fail_errno(path, "cannot sync to the disk");
 }
 
 coli_status coli__writer_close(coli__writer *w)
@@ -270,7 +220,7 @@ coli_status coli__writer_close(coli__writer *w)
     if (status == COLI_OK) status = flush(w);
     if (status == COLI_OK) status = fsync_fd(w->fd, w->path);
     if (coli__sys_calls.close(w->fd) != 0 && errno != EINTR && status == COLI_OK)
-        status = fail_errno(w->path, "cannot close");
+        status = coli__fail_errno(w->path, "cannot close");
     w->fd = -1;
     coli__writer_abandon(w);
     return status;
@@ -287,22 +237,10 @@ void coli__writer_abandon(coli__writer *w)
 
 /* -- paths and directories --------------------------------------------------------------------- */
 
-bool coli__path_exists(const char *path)
-{
-    struct stat st;
-    return lstat(path, &st) == 0;
-}
-
-bool coli__path_is_dir(const char *path)
-{
-    struct stat st;
-    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
-}
-
 coli_status coli__path_join(const char *dir, const char *name, char **out)
 {
     const size_t n_dir = strlen(dir);
-    const bool slash = n_dir > 0 && dir[n_dir - 1] != '/';
+    const bool slash = n_dir > 0 && !coli__path_is_slash(dir[n_dir - 1]);
     coli__buf path = {0};
     coli_status status = coli__buf_printf(&path, "%s%s%s", dir, slash ? "/" : "", name);
     if (status != COLI_OK) coli__buf_finish(&path);
@@ -310,9 +248,42 @@ coli_status coli__path_join(const char *dir, const char *name, char **out)
     return status;
 }
 
+const char *coli__path_name(const char *path)
+{
+    const char *name = path;
+    for (const char *c = path; *c; c++)
+        if (coli__path_is_slash(*c)) name = c + 1;
+    return name;
+}
+
 coli_status coli__dir_create(const char *path)
 {
-    return mkdir(path, 0777) == 0 ? COLI_OK : fail_errno(path, "cannot create the directory");
+    return coli__os_dir_create(path) == 0 ? COLI_OK
+                                          : coli__fail_errno(path, "cannot create the directory");
+}
+
+typedef struct name_list {
+    char **names;
+    size_t n, cap;
+    bool failed; // there was no memory
+} name_list;
+
+static bool add_name(void *ctx, const char *name)
+{
+    name_list *l = ctx;
+    l->failed = true;
+    if (l->n == l->cap) {
+        const size_t cap = l->cap ? 2 * l->cap : 32;
+        char **grown = coli__realloc(l->names, cap, sizeof *grown);
+        if (!grown) return false;
+        l->names = grown;
+        l->cap = cap;
+    }
+    char *copy = coli__strndup(name, strlen(name));
+    if (!copy) return false;
+    l->names[l->n++] = copy;
+    l->failed = false;
+    return true;
 }
 
 static int by_name(const void *a, const void *b)
@@ -320,109 +291,31 @@ static int by_name(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-static coli_status list_into(DIR *dir, const char *path, char ***names, size_t *n)
-{
-    size_t cap = 0;
-    for (;;) {
-        errno = 0;
-        const struct dirent *entry = readdir(dir);
-        if (!entry) return errno == 0 ? COLI_OK : fail_errno(path, "cannot list");
-        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) continue;
-        if (*n == cap) {
-            cap = cap ? 2 * cap : 32;
-            char **grown = coli__realloc(*names, cap, sizeof **names);
-            if (!grown) return COLI_E_NOMEM;
-            *names = grown;
-        }
-        char *name = coli__strndup(entry->d_name, strlen(entry->d_name));
-        if (!name) return COLI_E_NOMEM;
-        (*names)[(*n)++] = name;
-    }
-}
-
 coli_status coli__dir_list(const char *path, char ***names, size_t *n)
 {
     *names = NULL;
     *n = 0;
-    DIR *dir = opendir(path);
-    if (!dir) return fail_errno(path, "cannot list");
-    const coli_status status = list_into(dir, path, names, n);
-    closedir(dir);
-    if (status != COLI_OK) {
-        for (size_t i = 0; i < *n; i++) coli__free((*names)[i]);
-        coli__free(*names);
-        *names = NULL;
-        *n = 0;
-    } else if (*n > 1) {
-        qsort(*names, *n, sizeof **names, by_name);
-    }
-    return status;
-}
-
-void coli__file_remove(const char *path)
-{
-    unlink(path);
-}
-
-/* Cleaning up after a failure must not need memory: unlinkat takes the names as they come. */
-void coli__dir_remove(const char *path)
-{
-    DIR *dir = opendir(path);
-    if (dir) {
-        const struct dirent *entry;
-        while ((entry = readdir(dir)))
-            if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
-                unlinkat(dirfd(dir), entry->d_name, 0);
-        closedir(dir);
-    }
-    rmdir(path);
-}
-
-/* Some file systems cannot sync a directory and say EINVAL; there is nothing better to do there. */
-static coli_status sync_dir(int fd, const char *path)
-{
-    if (coli__sys_calls.fsync(fd) == 0 || errno == EINVAL || errno == EINTR) return COLI_OK;
-    return fail_errno(path, "cannot sync to the disk");
-}
-
-static coli_status sync_entries(const char *dir)
-{
-    const int fd = open_again(dir, O_RDONLY | O_DIRECTORY);
-    if (fd < 0) return fail_errno(dir, "cannot open");
-    const coli_status status = sync_dir(fd, dir);
-    coli__sys_calls.close(fd);
-    return status;
-}
-
-static coli_status open_parent(const char *path, int *fd)
-{
-    size_t n = strlen(path);
-    while (n > 0 && path[n - 1] == '/') n--; // "a/b/" is "a/b"
-    while (n > 0 && path[n - 1] != '/') n--;
-    char *parent = coli__strndup(n ? path : ".", n ? n : 1);
-    if (!parent) return COLI_E_NOMEM;
-    *fd = open_again(parent, O_RDONLY | O_DIRECTORY);
-    const coli_status status = *fd < 0 ? fail_errno(parent, "cannot open") : COLI_OK;
-    coli__free(parent);
-    return status;
-}
-
-/* All that can fail for want of memory or rights comes before the move. */
-coli_status coli__path_rename(const char *from, const char *to)
-{
-    int parent;
-    if (coli__path_is_dir(from)) COLI_TRY(sync_entries(from));
-    COLI_TRY(open_parent(to, &parent));
+    name_list l = {0};
     coli_status status = COLI_OK;
-    if (coli__sys_calls.rename(from, to) == 0) {
-        status = sync_dir(parent, to);
-    } else if (errno == EEXIST || errno == ENOTEMPTY) {
-        status = coli__fail(COLI_E_EXISTS, "%s: already exists", to);
-    } else {
-        const int code = errno;
-        status = coli__fail(code == ENOENT ? COLI_E_NOTFOUND : COLI_E_IO,
-                            "%s: cannot be renamed to %s: %s", from, to, strerror(code));
+    if (coli__os_dir_each(path, add_name, &l) != 0) status = coli__fail_errno(path, "cannot list");
+    if (l.failed) status = COLI_E_NOMEM;
+    if (status != COLI_OK) {
+        for (size_t i = 0; i < l.n; i++) coli__free(l.names[i]);
+        coli__free(l.names);
+        return status;
     }
-    coli__sys_calls.close(parent);
-    return status;
+    if (l.n > 1) qsort(l.names, l.n, sizeof *l.names, by_name);
+    *names = l.names;
+    *n = l.n;
+    return COLI_OK;
+}
+
+coli_status coli__move(const char *from, const char *to)
+{
+    if (coli__sys_calls.rename(from, to) == 0) return COLI_OK;
+    const int code = errno;
+    if (code == EEXIST || code == ENOTEMPTY)
+        return coli__fail(COLI_E_EXISTS, "%s: already exists", to);
+    return coli__fail(code == ENOENT ? COLI_E_NOTFOUND : COLI_E_IO,
+                      "%s: cannot be renamed to %s: %s", from, to, strerror(code));
 }

@@ -34,6 +34,8 @@ void coli__writer_abandon(coli__writer *w); // closes without a promise; NULL is
 
 bool coli__path_exists(const char *path); // anything, also a link that leads nowhere
 bool coli__path_is_dir(const char *path);
+bool coli__path_is_slash(char c);              // separates the components of a path
+const char *coli__path_name(const char *path); // what stands behind the last of them
 coli_status coli__path_join(const char *dir, const char *name, char **out); // coli__free
 coli_status coli__dir_create(const char *path); // E_EXISTS if anything is there
 /* Sorted names; free each, then all. */

@@ -693,7 +693,7 @@ coli_status coli__convert(const coli__convert_args *args)
     converter c = {.args = args};
     coli__buf partial = {0};
     size_t n_out = strlen(args->out);
-    while (n_out > 1 && args->out[n_out - 1] == '/')
+    while (n_out > 1 && coli__path_is_slash(args->out[n_out - 1]))
         n_out--; // the sibling of "a/b/" is "a/b.partial"
     coli_status status = coli__buf_append(&partial, args->out, n_out);
     if (status == COLI_OK) status = coli__buf_str(&partial, ".partial");

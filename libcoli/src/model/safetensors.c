@@ -331,8 +331,7 @@ static coli_status add_shard(coli__st *st, const char *path, const coli__map *by
     s->path = coli__strndup(path, strlen(path));
     if (!s->path) return COLI_E_NOMEM;
     st->n_shard++;
-    const char *slash = strrchr(s->path, '/');
-    s->name = slash ? slash + 1 : s->path;
+    s->name = coli__path_name(s->path);
     s->borrowed = bytes != NULL;
     if (bytes)
         s->map = *bytes;

@@ -583,7 +583,8 @@ coli_status coli__synth(const coli__synth_args *args)
     synth y = {.args = args};
     coli__buf partial = {0}, config = {0};
     size_t n_out = strlen(args->out);
-    while (n_out > 1 && args->out[n_out - 1] == '/') n_out--; // beside "a/b/" is "a/b.partial"
+    while (n_out > 1 && coli__path_is_slash(args->out[n_out - 1]))
+        n_out--; // beside "a/b/" is "a/b.partial"
     coli_status status = coli__buf_append(&partial, args->out, n_out);
     if (status == COLI_OK) status = coli__buf_str(&partial, ".partial");
     y.out_dir = partial.data;

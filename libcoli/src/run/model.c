@@ -92,14 +92,14 @@ static coli_status open_parts(coli_model *m, const char *dir, const coli_model_o
         return coli__fail(COLI_E_UNSUPPORTED,
                           "%s: made for the engine \"%s\", which this version lacks", dir,
                           coli__container_engine(m->container));
-    COLI_TRY(coli__devices_open(o, &m->devices));
+    COLI_TRY(coli__devices_open(o, m->container, &m->devices));
     COLI_TRY(m->engine->open(coli__container_config(m->container), m->container, m->kernels,
                              m->devices, &m->weights));
     m->engine->shape(m->weights, &m->shape);
     COLI_TRY(describe(m, dir));
     COLI_TRY(coli__companions_read(dir, coli__container_config(m->container), m->shape.n_vocab,
                                    &m->beside));
-    COLI_TRY(coli__devices_place_experts(m->devices, m->container));
+    COLI_TRY(coli__devices_place_experts(m->devices));
     return coli__pool_create(o->n_threads, &m->pool);
 }
 
@@ -189,6 +189,19 @@ coli_status coli_model_get_backend_stats(const coli_model *m, coli_backend_stats
         return coli__fail(COLI_E_INVALID, "coli_model_get_backend_stats: an argument is NULL");
     coli_backend_stats full = {.struct_size = sizeof full};
     coli__devices_stats(m->devices, &full);
+    coli__struct_fill(out, &full, sizeof full);
+    return COLI_OK;
+}
+
+coli_status coli_model_get_device(const coli_model *m, uint32_t i, coli_device_use *out)
+{
+    if (out) COLI_TRY(coli__struct_clear("coli_device_use", out));
+    if (!m || !out) return coli__fail(COLI_E_INVALID, "coli_model_get_device: an argument is NULL");
+    if (i >= coli__devices_n(m->devices))
+        return coli__fail(COLI_E_INVALID, "device %u of a model with %u", i,
+                          coli__devices_n(m->devices));
+    coli_device_use full = {.struct_size = sizeof full};
+    coli__devices_use(m->devices, i, &full);
     coli__struct_fill(out, &full, sizeof full);
     return COLI_OK;
 }

@@ -1,4 +1,4 @@
-/* memory.c - see memory.h.
+/* memory_posix.c - see memory.h.
  *
  * Linux: MemAvailable of /proc/meminfo counts what the kernel could free without swapping.  A
  * container may be allowed less: what its control group has left, from the two files of version 2,

@@ -1,0 +1,146 @@
+/* system_posix.c - see system.h. */
+#include "system.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <locale.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+extern char **environ;
+
+/* ---- start and end ------------------------------------------------------------------------- */
+
+/* The first file opened would take a closed stream's number, and messages would go into it.
+ * stdin is empty then, stderr swallows; stdout is not writable, so that losing results is an error.
+ */
+static void open_standard_streams(void)
+{
+    for (int fd = 0; fd <= STDERR_FILENO; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && errno == EBADF)
+            open("/dev/null", fd == STDERR_FILENO ? O_WRONLY : O_RDONLY); // the lowest free one: fd
+}
+
+void app_system_start(void)
+{
+    open_standard_streams();
+    /* Text is UTF-8 whatever the user's language; numbers keep their decimal point. */
+    if (!setlocale(LC_CTYPE, "C.UTF-8") && !setlocale(LC_CTYPE, "en_US.UTF-8"))
+        setlocale(LC_CTYPE, "");
+    struct sigaction ignore = {.sa_handler = SIG_IGN};
+    sigemptyset(&ignore.sa_mask);
+    sigaction(SIGPIPE, &ignore, NULL); // a write to a closed pipe fails, and the work ends in order
+    sigaction(SIGXFSZ, &ignore, NULL); // so does one past the limit on file sizes
+}
+
+void app_system_end_without_reader(void)
+{
+    signal(SIGPIPE, SIG_DFL);
+    raise(SIGPIPE);
+}
+
+/* ---- arguments and variables --------------------------------------------------------------- */
+
+char **app_system_args(int *argc, char **argv)
+{
+    (void)argc;
+    return argv;
+}
+
+char **app_system_environ(void)
+{
+    return environ;
+}
+
+const char *app_system_getenv(const char *name)
+{
+    return secure_getenv(name);
+}
+
+/* ---- Ctrl-C -------------------------------------------------------------------------------- */
+
+static void (*on_interrupt)(void);
+
+static void interrupted(int signal_number)
+{
+    (void)signal_number;
+    const int saved = errno;
+    on_interrupt();
+    errno = saved;
+}
+
+void app_system_on_interrupt(void (*fn)(void))
+{
+    on_interrupt = fn;
+    struct sigaction action = {.sa_handler = interrupted, .sa_flags = SA_RESTART};
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGINT, &action, NULL);
+}
+
+void app_system_end(const char *last_words, int code)
+{
+    if (write(STDERR_FILENO, last_words, strlen(last_words)) < 0) _exit(code);
+    _exit(code);
+}
+
+/* ---- terminal ------------------------------------------------------------------------------ */
+
+bool app_system_is_terminal(FILE *stream)
+{
+    return isatty(fileno(stream));
+}
+
+bool app_system_takes_escapes(FILE *stream)
+{
+    const char *term = getenv("TERM");
+    return isatty(fileno(stream)) && term && strcmp(term, "dumb") != 0;
+}
+
+/* ---- files --------------------------------------------------------------------------------- */
+
+app_path_kind app_system_look(const char *path)
+{
+    struct stat st;
+    if (stat(path, &st) != 0) return APP_PATH_NONE;
+    return S_ISREG(st.st_mode)   ? APP_PATH_FILE
+           : S_ISDIR(st.st_mode) ? APP_PATH_DIR
+                                 : APP_PATH_OTHER;
+}
+
+FILE *app_system_open(const char *path)
+{
+    return fopen(path, "rb");
+}
+
+bool app_system_each(const char *path, bool (*fn)(void *ctx, const char *name), void *ctx)
+{
+    DIR *dir = opendir(path);
+    if (!dir) return false;
+    const struct dirent *entry;
+    while ((entry = readdir(dir)) && fn(ctx, entry->d_name)) {
+    }
+    closedir(dir);
+    return true;
+}
+
+bool app_system_beside_program(const char *relative, char *out, size_t cap)
+{
+    char self[PATH_MAX], joined[PATH_MAX];
+    const ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+    if (n <= 0) return false;
+    self[n] = 0;
+    char *slash = strrchr(self, '/');
+    if (!slash) return false;
+    *slash = 0;
+    if ((size_t)snprintf(joined, sizeof joined, "%s/%s", self, relative) >= sizeof joined)
+        return false;
+    char *clean = realpath(joined, NULL); // no "../.." in messages
+    const bool fits = clean && (size_t)snprintf(out, cap, "%s", clean) < cap;
+    free(clean);
+    return fits;
+}

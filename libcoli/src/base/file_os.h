@@ -1,0 +1,38 @@
+/* file_os.h - what file.c needs from the system; file_posix.c and file_windows.c give it.
+ *
+ * Paths are UTF-8, descriptors the C library's, bytes stay as they are.  Unless a line says
+ * otherwise, a function works as POSIX says: -1 and errno on failure. */
+#ifndef COLI_BASE_FILE_OS_H
+#define COLI_BASE_FILE_OS_H
+
+#include "file.h"
+
+/* The defaults of coli__sys_calls. */
+ptrdiff_t coli__os_read(int fd, void *bytes, size_t n_bytes);
+ptrdiff_t coli__os_write(int fd, const void *bytes, size_t n_bytes);
+int coli__os_fsync(int fd);
+int coli__os_close(int fd);
+int coli__os_rename(const char *from, const char *to); // EEXIST if `to` is there
+
+/* For reading.  What could make us wait, like a pipe, is opened without that. */
+int coli__os_open(const char *path);
+/* For writing; EEXIST if anything is there. */
+int coli__os_create(const char *path);
+int coli__os_seek(int fd, uint64_t offset); // from the start
+/* 1 and the size of a regular file; 0: it is something else. */
+int coli__os_regular(int fd, uint64_t *n_bytes);
+
+/* Map a whole file, n_bytes > 0, for reading; NULL and errno on failure.  It outlives the fd. */
+void *coli__os_map(int fd, size_t n_bytes);
+void coli__os_unmap(void *data, size_t n_bytes);
+
+int coli__os_dir_create(const char *path);
+/* fn for each name in a directory but "." and "..", in no order, until it says false. */
+int coli__os_dir_each(const char *path, bool (*fn)(void *ctx, const char *name), void *ctx);
+
+/* What errno means to our callers, with the path and the system's own words. */
+coli_status coli__fail_errno(const char *path, const char *doing);
+/* coli__sys_calls.rename, its failure put into words. */
+coli_status coli__move(const char *from, const char *to);
+
+#endif

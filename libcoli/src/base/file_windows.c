@@ -1,0 +1,219 @@
+/* file_windows.c - file_os.h on Windows; and those functions of file.h that are mostly system calls.
+ *
+ * Files are opened for everybody to read, rename and delete, as elsewhere, and wrapped in
+ * descriptors of the C library in binary mode.
+ *
+ * When is a file on the disk?  After FlushFileBuffers (_commit), which the writer calls in close.
+ * Directories cannot be flushed; a rename with MOVEFILE_WRITE_THROUGH returns when it is done. */
+#include "file_os.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <io.h>
+#include <stdio.h> // SEEK_SET
+#include <string.h>
+#include <windows.h>
+
+#include "wide.h"
+
+/* -- files ------------------------------------------------------------------------------------- */
+
+ptrdiff_t coli__os_read(int fd, void *bytes, size_t n_bytes)
+{
+    return _read(fd, bytes, (unsigned)(n_bytes < INT_MAX ? n_bytes : INT_MAX));
+}
+
+ptrdiff_t coli__os_write(int fd, const void *bytes, size_t n_bytes)
+{
+    return _write(fd, bytes, (unsigned)(n_bytes < INT_MAX ? n_bytes : INT_MAX));
+}
+
+int coli__os_fsync(int fd)
+{
+    return _commit(fd);
+}
+
+int coli__os_close(int fd)
+{
+    return _close(fd);
+}
+
+static int open_wide(const char *path, DWORD access, DWORD how)
+{
+    coli__wide wide;
+    if (!coli__wide_path(path, &wide)) return -1;
+    const DWORD everybody = FILE_SHARE_READ | FILE_SHARE_WRITE | FILE_SHARE_DELETE;
+    // backup semantics: a directory can be opened, and then be told from a file
+    const HANDLE handle = CreateFileW(wide.text, access, everybody, NULL, how,
+                                      FILE_ATTRIBUTE_NORMAL | FILE_FLAG_BACKUP_SEMANTICS, NULL);
+    if (handle == INVALID_HANDLE_VALUE) {
+        coli__wide_set_errno();
+        return -1;
+    }
+    const int fd = _open_osfhandle((intptr_t)handle, _O_BINARY | _O_NOINHERIT);
+    if (fd < 0) CloseHandle(handle);
+    return fd;
+}
+
+static HANDLE handle_of(int fd)
+{
+    return (HANDLE)_get_osfhandle(fd);
+}
+
+int coli__os_open(const char *path)
+{
+    return open_wide(path, GENERIC_READ, OPEN_EXISTING);
+}
+
+int coli__os_create(const char *path)
+{
+    return open_wide(path, GENERIC_WRITE, CREATE_NEW);
+}
+
+int coli__os_seek(int fd, uint64_t offset)
+{
+    return _lseeki64(fd, (int64_t)offset, SEEK_SET) < 0 ? -1 : 0;
+}
+
+int coli__os_regular(int fd, uint64_t *n_bytes)
+{
+    BY_HANDLE_FILE_INFORMATION info;
+    if (GetFileType(handle_of(fd)) != FILE_TYPE_DISK) return 0;
+    if (!GetFileInformationByHandle(handle_of(fd), &info)) {
+        coli__wide_set_errno();
+        return -1;
+    }
+    *n_bytes = (uint64_t)info.nFileSizeHigh << 32 | info.nFileSizeLow;
+    return info.dwFileAttributes & FILE_ATTRIBUTE_DIRECTORY ? 0 : 1;
+}
+
+void *coli__os_map(int fd, size_t n_bytes)
+{
+    void *data = NULL;
+    const HANDLE mapping = CreateFileMappingW(handle_of(fd), NULL, PAGE_READONLY, 0, 0, NULL);
+    if (mapping) data = MapViewOfFile(mapping, FILE_MAP_READ, 0, 0, n_bytes);
+    if (!data) coli__wide_set_errno();
+    if (mapping) CloseHandle(mapping); // the view holds it
+    return data;
+}
+
+void coli__os_unmap(void *data, size_t n_bytes)
+{
+    (void)n_bytes;
+    UnmapViewOfFile(data);
+}
+
+/* -- paths and directories --------------------------------------------------------------------- */
+
+bool coli__path_is_slash(char c)
+{
+    return c == '/' || c == '\\';
+}
+
+static DWORD attributes_of(const char *path)
+{
+    coli__wide wide;
+    return coli__wide_path(path, &wide) ? GetFileAttributesW(wide.text) : INVALID_FILE_ATTRIBUTES;
+}
+
+bool coli__path_exists(const char *path)
+{
+    return attributes_of(path) != INVALID_FILE_ATTRIBUTES;
+}
+
+bool coli__path_is_dir(const char *path)
+{
+    const DWORD attributes = attributes_of(path);
+    return attributes != INVALID_FILE_ATTRIBUTES && attributes & FILE_ATTRIBUTE_DIRECTORY;
+}
+
+void coli__file_remove(const char *path)
+{
+    coli__wide wide;
+    if (coli__wide_path(path, &wide)) DeleteFileW(wide.text);
+}
+
+int coli__os_dir_create(const char *path)
+{
+    coli__wide wide;
+    if (!coli__wide_path(path, &wide)) return -1;
+    if (CreateDirectoryW(wide.text, NULL)) return 0;
+    coli__wide_set_errno();
+    return -1;
+}
+
+static bool is_dots(const wchar_t *name)
+{
+    return wcscmp(name, L".") == 0 || wcscmp(name, L"..") == 0;
+}
+
+/* Put a name behind a directory's path, also where there is a slash already.  The place, so that it
+ * can be taken away again, or NULL when it is too long. */
+static wchar_t *append(coli__wide *dir, const wchar_t *name)
+{
+    wchar_t *end = dir->text + wcslen(dir->text);
+    const bool slash = end > dir->text && end[-1] != L'\\';
+    if ((size_t)(end - dir->text) + slash + wcslen(name) >= COLI_WIDE_CHARS) {
+        errno = ENAMETOOLONG;
+        return NULL;
+    }
+    if (slash) wcscpy(end, L"\\");
+    wcscpy(end + slash, name);
+    return end;
+}
+
+int coli__os_dir_each(const char *path, bool (*fn)(void *ctx, const char *name), void *ctx)
+{
+    coli__wide wide;
+    if (!coli__wide_path(path, &wide) || !append(&wide, L"*")) return -1;
+    WIN32_FIND_DATAW entry;
+    const HANDLE found = FindFirstFileW(wide.text, &entry);
+    bool more = found != INVALID_HANDLE_VALUE;
+    DWORD error = more ? ERROR_NO_MORE_FILES : GetLastError();
+    while (more) {
+        char name[3 * MAX_PATH]; // as long as MAX_PATH units of UTF-16 may get
+        coli__wide_to_utf8(entry.cFileName, name, sizeof name);
+        if (!is_dots(entry.cFileName) && !fn(ctx, name)) break;
+        more = FindNextFileW(found, &entry);
+        if (!more) error = GetLastError();
+    }
+    if (found != INVALID_HANDLE_VALUE) FindClose(found);
+    if (error == ERROR_NO_MORE_FILES || error == ERROR_FILE_NOT_FOUND) return 0;
+    SetLastError(error);
+    coli__wide_set_errno();
+    return -1;
+}
+
+void coli__dir_remove(const char *path)
+{
+    coli__wide wide;
+    WIN32_FIND_DATAW entry;
+    if (!coli__wide_path(path, &wide)) return;
+    wchar_t *end = append(&wide, L"*");
+    const HANDLE found = end ? FindFirstFileW(wide.text, &entry) : INVALID_HANDLE_VALUE;
+    if (found != INVALID_HANDLE_VALUE) {
+        do {
+            *end = 0;
+            if (!is_dots(entry.cFileName) && append(&wide, entry.cFileName)) DeleteFileW(wide.text);
+        } while (FindNextFileW(found, &entry));
+        FindClose(found);
+    }
+    if (end) *end = 0;
+    RemoveDirectoryW(wide.text);
+}
+
+/* -- renaming ---------------------------------------------------------------------------------- */
+
+int coli__os_rename(const char *from, const char *to)
+{
+    coli__wide wide_from, wide_to;
+    if (!coli__wide_path(from, &wide_from) || !coli__wide_path(to, &wide_to)) return -1;
+    if (MoveFileExW(wide_from.text, wide_to.text, MOVEFILE_WRITE_THROUGH)) return 0;
+    coli__wide_set_errno();
+    return -1;
+}
+
+coli_status coli__path_rename(const char *from, const char *to)
+{
+    return coli__move(from, to);
+}

@@ -1,0 +1,44 @@
+/* memory_windows.c - see memory.h. */
+#include "memory.h"
+
+#include <windows.h>
+
+uint64_t coli__memory_available(void)
+{
+    MEMORYSTATUSEX status = {.dwLength = sizeof status};
+    return GlobalMemoryStatusEx(&status) ? status.ullAvailPhys : 0;
+}
+
+uint64_t coli__cache_bytes(void)
+{
+    SYSTEM_LOGICAL_PROCESSOR_INFORMATION facts[256]; // of one group: 64 processors, 4 facts each
+    DWORD n_bytes = sizeof facts;
+    if (!GetLogicalProcessorInformation(facts, &n_bytes)) return 0;
+    uint64_t best = 0;
+    for (DWORD i = 0; i < n_bytes / sizeof *facts; i++) {
+        const bool ours = facts[i].Relationship == RelationCache && facts[i].ProcessorMask & 1;
+        if (ours && facts[i].Cache.Size > best) best = facts[i].Cache.Size;
+    }
+    return best;
+}
+
+/* Huge pages need a right that users do not have: ordinary ones do. */
+coli_status coli__pages_take(uint64_t n_bytes, void **out)
+{
+    *out = NULL;
+    if (n_bytes <= SIZE_MAX / 2)
+        *out = VirtualAlloc(NULL, (size_t)n_bytes, MEM_RESERVE | MEM_COMMIT, PAGE_READWRITE);
+    if (*out) return COLI_OK;
+    return coli__fail(COLI_E_NOMEM, "out of memory: %llu bytes", (unsigned long long)n_bytes);
+}
+
+void coli__pages_give(void *pages, uint64_t n_bytes)
+{
+    (void)n_bytes;
+    if (pages) VirtualFree(pages, 0, MEM_RELEASE);
+}
+
+bool coli__pages_lock(void *pages, uint64_t n_bytes)
+{
+    return VirtualLock(pages, (size_t)n_bytes) != 0; // a process may lock little, unless it is told
+}
