@@ -232,7 +232,7 @@ int cmd_bench(const app_settings *s)
         return app_usage("bench", "bench: --prefill 0 and --decode 0 leave nothing to measure");
     app_settings of = *s;
     of.ctx = b.r.context + n_most;
-    int code = app_open(&of, true, &b.engine);
+    int code = app_open(&of, APP_OPEN_SESSION | APP_OPEN_DEVICES | APP_OPEN_TELL, &b.engine);
     if (code != APP_OK) return code;
     app_banner(&b.engine);
     allocate(&b);

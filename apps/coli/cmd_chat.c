@@ -147,7 +147,7 @@ static int chat_piped(conversation *c)
 int cmd_chat(const app_settings *s)
 {
     conversation c = {.settings = s};
-    int code = app_open(s, true, &c.engine);
+    int code = app_open(s, APP_OPEN_SESSION | APP_OPEN_DEVICES | APP_OPEN_TELL, &c.engine);
     if (code != APP_OK) return code;
     const coli_chat_opts opts = {.struct_size = sizeof opts,
                                  .system = s->system,

@@ -66,6 +66,18 @@ static effect effect_of(const subject *of, app_option_id id)
     case APP_OPT_N:
         if (!s->n) value = app_format("to the end of the context");
         break;
+    case APP_OPT_BACKEND:
+        if (!s->backend) value = app_format("a GPU, if one works");
+        break;
+    case APP_OPT_BACKEND_PATH:
+        if (!s->backend_path) value = app_format("those of the installation");
+        break;
+    case APP_OPT_BACKEND_OPTIONS:
+        if (!s->backend_options) value = app_format("none");
+        break;
+    case APP_OPT_DEVICES:
+        if (!s->devices) value = app_format("all that can be used");
+        break;
     case APP_OPT_SYSTEM:
         if (!s->system) value = app_format("none");
         break;
@@ -98,7 +110,7 @@ static effect effect_of(const subject *of, app_option_id id)
     }
     effect e = {.value = value ? value : app_value_text(s, id), .from = otherwise};
     if (s->from[id] == APP_FROM_COMMAND_LINE) e.from = "command line";
-    if (s->from[id] == APP_FROM_ENVIRONMENT) e.from = app_variable_of(id);
+    if (s->from[id] == APP_FROM_ENVIRONMENT) e.from = s->variable[id]->name;
     return e;
 }
 
@@ -255,7 +267,7 @@ int cmd_info(const app_settings *s)
     app_engine engine;
     int code = app_model_argument(s, "info", &with_dir);
     if (code == APP_OK) code = app_model_dir(&with_dir, dir, sizeof dir);
-    if (code == APP_OK) code = app_open(&with_dir, s->settings, &engine);
+    if (code == APP_OK) code = app_open(&with_dir, s->settings ? APP_OPEN_SESSION : 0, &engine);
     if (code != APP_OK) return code;
     subject of = {.settings = &with_dir,
                   .engine = &engine,

@@ -127,7 +127,7 @@ int cmd_tokenize(const app_settings *s)
     }
     app_engine engine;
     const coli_tokenizer *tok;
-    int code = app_open(s, false, &engine);
+    int code = app_open(s, 0, &engine);
     if (code != APP_OK) return code;
     code = app_tokenizer(&engine, &tok);
     if (code == APP_OK) code = tokenize_all(tok, s);

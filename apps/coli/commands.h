@@ -13,5 +13,6 @@ int cmd_convert(const app_settings *s);
 int cmd_verify(const app_settings *s);
 int cmd_synth(const app_settings *s);
 int cmd_bench(const app_settings *s);
+int cmd_backend(const app_settings *s);
 
 #endif

@@ -109,6 +109,25 @@ static const app_command commands[] = {
                  "  coli bench --model bench-4 --prefill 0 --context 4096 --phases\n"
                  "  coli bench --json --threads 1 --isa avx2\n",
      .run = cmd_bench},
+    {.name = "backend",
+     .bit = APP_BACKEND,
+     .synopsis = "list | info [options] [NAME | FILE]",
+     .summary = "Tell which GPUs can be used, and why others cannot",
+     .text =
+         "A backend is a file coli_NAME.so.  `list` shows those that are found and what is wrong "
+         "with the\n"
+         "others, and runs none of them; `info` asks them for their devices.  With NAME or FILE "
+         "only that\n"
+         "one is looked at, and the exit code is 2 when it cannot be used.  A file has a slash "
+         "in its\n"
+         "name: ./coli_x.so.\n",
+     .examples = "  coli backend list\n"
+                 "  coli backend info\n"
+                 "  coli backend info cuda --json\n"
+                 "  coli backend list ./build/lib/coli_vulkan.so\n",
+     .min_arg = 1,
+     .max_arg = 2,
+     .run = cmd_backend},
     {.name = "tokenize",
      .bit = APP_TOKENIZE,
      .synopsis = "[options] [TEXT...]",

@@ -51,7 +51,19 @@ void app_range_text(const app_option *o, bool brief, char *out, size_t cap)
         choices_text(o->choices, out, cap);
         break;
     case APP_TEXT:
-        if (!brief) snprintf(out, cap, strcmp(o->arg, "FORMAT") == 0 ? "a format" : "a path");
+        if (!brief)
+            snprintf(out, cap, "%s",
+                     strcmp(o->arg, "FORMAT") == 0      ? "a format"
+                     : strcmp(o->arg, "NAME|PATH") == 0 ? "a name or a path"
+                                                        : "a path");
+        break;
+    case APP_ORDINALS:
+        snprintf(out, cap, brief ? "0 or 0,2" : "numbers of devices like 0 or 0,2");
+        break;
+    case APP_VRAM:
+        snprintf(out, cap, "%s",
+                 brief ? "auto, 50%, 8GiB, 12GB, 500MiB; 8 means 8GiB"
+                       : "auto, a share like 50%, or a size like 8GiB, 12GB or 500MiB");
         break;
     case APP_FLAG:
         break;
@@ -81,14 +93,14 @@ static void wrap(FILE *out, const char *text, int column)
 static void option_help(const app_option *o, bool measuring, FILE *out)
 {
     const app_option_id id = (app_option_id)(o - app_options);
-    char left[64], range[128], right[512];
+    char left[64], range[128], variables[128], right[512];
     const app_other_help *other = measuring ? app_measuring_help(id) : NULL;
     const char *help = other ? other->help : o->help;
     const char *otherwise = other ? other->otherwise : o->otherwise;
     snprintf(left, sizeof left, "  %s%s%s%s", app_dashes(o), o->name, o->arg ? " " : "",
              o->arg ? o->arg : "");
     app_range_text(o, true, range, sizeof range);
-    const char *variable = app_variable_of(id);
+    app_variables_of(id, variables, sizeof variables);
     size_t n = (size_t)snprintf(right, sizeof right, "%s", help);
     const char *separator = " (";
     if (*range) {
@@ -99,9 +111,9 @@ static void option_help(const app_option *o, bool measuring, FILE *out)
         n += (size_t)snprintf(right + n, sizeof right - n, "%sdefault: %s", separator, otherwise);
         separator = "; ";
     }
-    if (variable) {
-        n +=
-            (size_t)snprintf(right + n, sizeof right - n, "%senvironment: %s", separator, variable);
+    if (*variables) {
+        n += (size_t)snprintf(right + n, sizeof right - n, "%senvironment: %s", separator,
+                              variables);
         separator = "; ";
     }
     if (strcmp(separator, "; ") == 0) snprintf(right + n, sizeof right - n, ")");
@@ -132,7 +144,7 @@ static void environment_help(FILE *out)
         const app_option *o = &app_options[app_variables[i].option];
         char flag[32];
         snprintf(flag, sizeof flag, "%s%s", app_dashes(o), o->name);
-        fprintf(out, "  %-24s%-10s%s\n", app_variables[i].name, flag, app_variables[i].help);
+        fprintf(out, "  %-24s%-19s%s\n", app_variables[i].name, flag, app_variables[i].help);
     }
     fputs("\nof the terminal:\n", out);
     for (uint32_t i = 0; i < app_n_system_variable; i++)

@@ -6,8 +6,10 @@
 #include <string.h>
 
 #include "options.h"
+#include "progress.h"
 #include "system.h"
 #include "terminal.h"
+#include "text.h"
 
 #define SHIPPED "models/hummingbird"
 
@@ -115,22 +117,102 @@ int app_fail_reading(coli_status status, const char *path, bool is_directory)
     return status == COLI_E_IO && is_no_file(path, is_directory) ? APP_BAD : code;
 }
 
-int app_open(const app_settings *s, bool with_session, app_engine *out)
+/* The bar of copying to devices.  Until it begins, Ctrl-C ends the program as always. */
+typedef struct opening {
+    app_progress progress;
+    bool begun;
+} opening;
+
+static bool tell_progress(void *ctx, const char *what, uint64_t done, uint64_t total)
+{
+    opening *o = ctx;
+    if (!o->begun) {
+        app_interrupt_count();
+        app_progress_start(&o->progress, "copy to the devices");
+        o->begun = true;
+    }
+    return app_progress_step(&o->progress, what, done, total);
+}
+
+static void tell_note(void *ctx, const char *line)
+{
+    app_progress_note(&((opening *)ctx)->progress, line);
+}
+
+static coli_status open_model(const app_settings *s, const char *dir, uint32_t what,
+                              coli_model **out)
+{
+    opening o = {.begun = false};
+    const bool tell = what & APP_OPEN_TELL;
+    const coli_model_opts opts = {.struct_size = sizeof opts,
+                                  .n_threads = s->threads,
+                                  .isa = s->isa,
+                                  .backend =
+                                      s->backend || what & APP_OPEN_DEVICES ? s->backend : "none",
+                                  .backend_path = s->backend_path,
+                                  .backend_options = s->backend_options,
+                                  .devices = s->devices,
+                                  .vram_unit = s->vram.unit,
+                                  .vram = s->vram.amount,
+                                  .vram_trunk = s->vram_trunk,
+                                  .note = tell ? tell_note : NULL,
+                                  .progress = tell ? tell_progress : NULL,
+                                  .user = &o};
+    const coli_status status = coli_model_open(dir, &opts, out);
+    if (o.begun) {
+        app_progress_end(&o.progress, false);
+        app_interrupt_session(NULL);
+    }
+    return status;
+}
+
+/* A backend that was asked for and cannot be used: the message goes on with a line for every file
+ * that was looked at, which app_fail would show as one. */
+static bool fail_backend(coli_status status)
+{
+    const char *list = strstr(coli_error_message(), "\n  ");
+    if (status != COLI_E_UNSUPPORTED || !list) return false;
+    char *message = app_format("%s", coli_error_message());
+    char *at = message + strcspn(message, "\n");
+    *at++ = 0;
+    app_error("%s", message);
+    while (*at) {
+        const size_t n = strcspn(at, "\n");
+        app_line(stderr, "%.*s", (int)n, at);
+        at += n + (at[n] != 0);
+    }
+    free(message);
+    return true;
+}
+
+void app_hint_backend(const char *backend)
+{
+    const char *end = strrchr(backend, '.');
+    const bool is_file = end && (strcmp(end, ".so") == 0 || strcmp(end, ".dll") == 0);
+    if (is_file && !strpbrk(backend, "/\\"))
+        app_hint("a file is written with its directory: ./%s", backend);
+    else
+        app_hint("`coli backend list` shows what there is; --backend none does without");
+}
+
+int app_open(const app_settings *s, uint32_t what, app_engine *out)
 {
     *out = (app_engine){0};
     char dir[APP_MAX_PATH];
     const int code = app_model_dir(s, dir, sizeof dir);
     if (code != APP_OK) return code;
-    const coli_model_opts model_opts = {
-        .struct_size = sizeof model_opts, .n_threads = s->threads, .isa = s->isa};
-    coli_status status = coli_model_open(dir, &model_opts, &out->model);
+    coli_status status = open_model(s, dir, what, &out->model);
+    if (s->backend && fail_backend(status)) {
+        app_hint_backend(s->backend);
+        return APP_BAD;
+    }
     if (status == COLI_OK && check_ctx(s, out->model) != APP_OK) {
         app_close(out);
         return APP_BAD;
     }
     const coli_session_opts session_opts = {
         .struct_size = sizeof session_opts, .n_ctx = s->ctx, .n_chunk = s->chunk};
-    if (status == COLI_OK && with_session)
+    if (status == COLI_OK && what & APP_OPEN_SESSION)
         status = coli_session_create(out->model, &session_opts, &out->session);
     if (status == COLI_OK) return APP_OK;
     const int failed = out->model ? app_fail(status) : app_fail_reading(status, dir, true);

@@ -19,9 +19,18 @@ int app_model_dir(const app_settings *s, char *dir, size_t cap);
  * with a message printed, when both are there. */
 int app_model_argument(const app_settings *s, const char *command, app_settings *out);
 
-/* Open that model; with_session also makes a session.  An exit code; close whatever it was. */
-int app_open(const app_settings *s, bool with_session, app_engine *out);
+enum {
+    APP_OPEN_SESSION = 1, // make a session, too
+    APP_OPEN_DEVICES = 2, // use a GPU also when nobody asked for one
+    APP_OPEN_TELL = 4     // on stderr: which devices are used; a bar while weights are copied there
+};
+
+/* Open that model.  what: bits of the above.  An exit code; close whatever it was. */
+int app_open(const app_settings *s, uint32_t what, app_engine *out);
 void app_close(app_engine *engine);
+
+/* Below the error about a backend that was asked for: what to try. */
+void app_hint_backend(const char *backend);
 
 /* Whether the model goes further than this session: --ctx N would help. */
 bool app_can_grow(const app_engine *engine);

@@ -80,11 +80,13 @@ static const app_option *option_named(const char *name, size_t n)
     return NULL;
 }
 
-const char *app_variable_of(app_option_id id)
+void app_variables_of(app_option_id id, char *out, size_t cap)
 {
-    for (uint32_t i = 0; i < app_n_variable; i++)
-        if (app_variables[i].option == id) return app_variables[i].name;
-    return NULL;
+    size_t n = 0;
+    *out = 0;
+    for (uint32_t i = 0; i < app_n_variable && n < cap; i++)
+        if (app_variables[i].option == id)
+            n += (size_t)snprintf(out + n, cap - n, "%s%s", n ? " or " : "", app_variables[i].name);
 }
 
 /* ---- values -------------------------------------------------------------------------------- */
@@ -118,6 +120,47 @@ static bool is_choice(const char *choices, const char *text)
     return false;
 }
 
+/* "0,2". */
+static bool is_ordinals(const char *text)
+{
+    bool digit = false;
+    for (const char *c = text; *c; c++) {
+        const bool was = digit;
+        digit = *c >= '0' && *c <= '9';
+        if (!digit && !(*c == ',' && was)) return false;
+    }
+    return digit;
+}
+
+/* "auto", "50%", "8GiB".  A bare number counts GiB, as CUDA_EXPERT_GB always did. */
+static bool parse_vram(const char *text, app_vram *out)
+{
+    static const struct {
+        const char *name;
+        double n_bytes;
+    } units[] = {{"", 0x1p30}, {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"TiB", 0x1p40},
+                 {"MB", 1e6},  {"GB", 1e9},     {"TB", 1e12},    {NULL, 0}};
+    *out = (app_vram){.text = text};
+    if (strcmp(text, "auto") == 0) return true;
+    char number[32];
+    const size_t n = strspn(text, "0123456789.");
+    if (n == 0 || n >= sizeof number) return false;
+    memcpy(number, text, n);
+    number[n] = 0;
+    if (!parse_double(number, &out->amount)) return false;
+    if (strcmp(text + n, "%") == 0) {
+        out->unit = COLI_VRAM_PERCENT;
+        return out->amount <= 100;
+    }
+    out->unit = COLI_VRAM_BYTES;
+    for (int i = 0; units[i].name; i++)
+        if (strcmp(text + n, units[i].name) == 0) {
+            out->amount *= units[i].n_bytes;
+            return out->amount < 0x1p60;
+        }
+    return false;
+}
+
 /* Set the option's field; false when the text is not one of its values. */
 static bool take_value(const app_option *o, const char *text, app_settings *s)
 {
@@ -145,6 +188,11 @@ static bool take_value(const app_option *o, const char *text, app_settings *s)
         if (!parse_double(text, &number) || number < o->min || number > o->max) return false;
         *(float *)field = (float)number;
         return true;
+    case APP_ORDINALS:
+        *(const char **)field = text;
+        return is_ordinals(text);
+    case APP_VRAM:
+        return parse_vram(text, field);
     }
     return false;
 }
@@ -156,9 +204,14 @@ char *app_value_text(const app_settings *s, app_option_id id)
     case APP_FLAG:
         return app_format("%s", *(const bool *)field ? "on" : "off");
     case APP_TEXT:
-    case APP_CHOICE: {
+    case APP_CHOICE:
+    case APP_ORDINALS: {
         const char *text = *(const char *const *)field;
         return app_format("%s", text ? text : "");
+    }
+    case APP_VRAM: {
+        const char *text = ((const app_vram *)field)->text;
+        return app_format("%s", text ? text : "auto");
     }
     case APP_U32:
         return app_format("%" PRIu32, *(const uint32_t *)field);
@@ -303,18 +356,63 @@ static int take_option(const app_program *program, const app_command *c, int arg
     return APP_OK;
 }
 
+bool app_is_backend(const char *value, const char *name)
+{
+    if (!value) return false;
+    const char *file = value;
+    for (const char *c = value; *c; c++)
+        if (*c == '/' || *c == '\\') file = c + 1;
+    if (file == value) return strcmp(value, name) == 0;
+    const size_t n = strlen(name);
+    return strncmp(file, "coli_", 5) == 0 && strncmp(file + 5, name, n) == 0 && file[5 + n] == '.';
+}
+
+static const char *value_of(const app_variable *v)
+{
+    const char *value = app_system_getenv(v->name);
+    return value && *value ? value : NULL;
+}
+
+/* Whether the variable's option is open, and the variable counts for it. */
+static bool is_wanted(const app_command *c, const app_settings *s, const app_variable *v)
+{
+    if (v->option == APP_N_OPTION || app_given(s, v->option) ||
+        !(app_options[v->option].commands & c->bit))
+        return false;
+    const char *backend = s->backend;
+    if (c->bit == APP_BACKEND)
+        backend = s->n_arg > 1 ? s->args[1] : NULL; // `coli backend info NAME`
+    return !v->backend || v->option == APP_OPT_BACKEND || app_is_backend(backend, v->backend);
+}
+
+/* The table has those of --backend first, which decide what others count. */
 static int from_environment(const app_command *c, app_settings *s)
 {
+    const app_variable *off = NULL;
     for (uint32_t i = 0; i < app_n_variable; i++) {
-        const app_option_id id = app_variables[i].option;
-        if (id == APP_N_OPTION || app_given(s, id) || !(app_options[id].commands & c->bit))
-            continue;
-        const char *value = app_system_getenv(app_variables[i].name);
-        if (!value || !*value) continue;
-        if (!take_value(&app_options[id], value, s))
-            return bad_value(app_variables[i].name, "environment variable ", &app_options[id],
-                             value);
-        s->from[id] = APP_FROM_ENVIRONMENT;
+        const app_variable *v = &app_variables[i];
+        const char *value = is_wanted(c, s, v) ? value_of(v) : NULL;
+        if (!value) continue;
+        if (v->option == APP_OPT_BACKEND && v->backend) {
+            if (*value != '0' && *value != '1') {
+                app_error("environment variable %s: expected 1 or 0, found \"%s\"", v->name, value);
+                return APP_BAD;
+            }
+            if (*value == '0') {
+                off = v;
+                continue;
+            }
+            value = v->backend;
+        }
+        if (!take_value(&app_options[v->option], value, s))
+            return bad_value(v->name, "environment variable ", &app_options[v->option], value);
+        s->from[v->option] = APP_FROM_ENVIRONMENT;
+        s->variable[v->option] = v;
+    }
+    if (off && !app_given(s, APP_OPT_BACKEND)) { // whoever turned one off did not ask for another
+        s->backend = "none";
+        s->from[APP_OPT_BACKEND] = APP_FROM_ENVIRONMENT;
+        s->variable[APP_OPT_BACKEND] = off;
     }
     return APP_OK;
 }
@@ -325,7 +423,7 @@ static bool begins(const char *text, const char *prefix)
 }
 
 /* Someone who sets a variable expects something to happen: say so when nothing will. */
-static void warn_about_environment(void)
+static void warn_about_environment(const app_command *c, const app_settings *s)
 {
     for (char **entry = app_system_environ(); *entry; entry++) {
         char name[64];
@@ -341,6 +439,9 @@ static void warn_about_environment(void)
         }
         if (known && known->option == APP_N_OPTION)
             app_error("warning: %s is known but has no effect yet", name);
+        else if (known && known->backend && known->option != APP_OPT_BACKEND &&
+                 !app_given(s, known->option) && app_options[known->option].commands & c->bit)
+            app_error("warning: %s has no effect without --backend %s", name, known->backend);
         else if (!known && (begins(name, "COLI_") || begins(name, "QT_") || begins(name, "ROUTE_")))
             app_error("warning: %s is not a variable that %s knows%s%s%s", name, app_program_name(),
                       near.best ? "; did you mean " : "", near.best ? near.best : "",
@@ -397,6 +498,6 @@ int app_main(const app_program *program, int argc, char **argv)
     }
     const int code = from_environment(c, &s);
     if (code != APP_OK) return code;
-    warn_about_environment();
+    warn_about_environment(c, &s);
     return c->run(&s);
 }

@@ -57,8 +57,10 @@ const char *app_dashes(const app_option *option);
  * from". */
 void app_range_text(const app_option *option, bool brief, char *out, size_t cap);
 
-/* The variable that sets an option, or NULL. */
-const char *app_variable_of(app_option_id id);
+/* The variables that set an option, "A or B"; "" when there is none. */
+void app_variables_of(app_option_id id, char *out, size_t cap);
+/* Whether --backend's value, a name or a path, means this backend.  NULL means none. */
+bool app_is_backend(const char *value, const char *name);
 
 /* A setting's value in words, as `coli info --settings` shows it.  New memory (free). */
 char *app_value_text(const app_settings *s, app_option_id id);

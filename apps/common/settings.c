@@ -6,7 +6,8 @@ enum {
     COMPUTE =
         GENERATE | APP_INFO | APP_QWEN36, // open the model to run it, or to say how it would run
     MEASURE = APP_QWEN36,
-    ALL = (APP_BENCH << 1) - 1
+    DEVICES = COMPUTE | APP_BENCH,
+    ALL = (APP_BACKEND << 1) - 1
 };
 
 #define FIELD(name) offsetof(app_settings, name)
@@ -25,6 +26,20 @@ const app_option app_options[APP_N_OPTION] = {
     [APP_OPT_CHUNK] = {"chunk", "N", APP_U32, FIELD(chunk), 0, 4096, NULL, "0, the library's choice",
         COMPUTE | APP_BENCH,
         "most prompt tokens computed together; the answer is the same with any"},
+
+    [APP_OPT_BACKEND] = {"backend", "NAME|PATH", APP_TEXT, FIELD(backend), 0, 0, NULL, "a GPU, if one works", DEVICES,
+        "compute on the devices of this backend, by name (cuda, vulkan) or file; none: the processor "
+        "alone; all give the same bytes"},
+    [APP_OPT_BACKEND_PATH] = {"backend-path", "DIRS", APP_TEXT, FIELD(backend_path), 0, 0, NULL,
+        "those of the installation", DEVICES | APP_BACKEND, "directories where backends are looked for first"},
+    [APP_OPT_BACKEND_OPTIONS] = {"backend-options", "TEXT", APP_TEXT, FIELD(backend_options), 0, 0, NULL, "none",
+        DEVICES | APP_BACKEND, "what to tell the backend; it says what it understands"},
+    [APP_OPT_DEVICES] = {"devices", "LIST", APP_ORDINALS, FIELD(devices), 0, 0, NULL, "all that can be used", DEVICES,
+        "which of its devices: `coli backend info` numbers them"},
+    [APP_OPT_VRAM] = {"vram", "SIZE|N%", APP_VRAM, FIELD(vram), 0, 0, NULL, "auto, what is free less 1 GiB", DEVICES,
+        "memory that the model may take on each device, or as much as N percent of the experts need"},
+    [APP_OPT_VRAM_TRUNK] = {"vram-trunk", NULL, APP_FLAG, FIELD(vram_trunk), 0, 0, NULL, NULL, DEVICES,
+        "put the dense matrices on the first device, before the experts"},
 
     [APP_OPT_SYSTEM] = {"system", "TEXT", APP_TEXT, FIELD(system), 0, 0, NULL, "none", GENERATE | APP_INFO,
         "system message"},
@@ -63,8 +78,8 @@ const app_option app_options[APP_N_OPTION] = {
         APP_RENDER, "template of lines that name none"},
     [APP_OPT_SETTINGS] = {"settings", NULL, APP_FLAG, FIELD(settings), 0, 0, NULL, NULL, APP_INFO,
         "also every setting of `coli run`, its value and where it came from"},
-    [APP_OPT_JSON] = {"json", NULL, APP_FLAG, FIELD(json), 0, 0, NULL, NULL, APP_INFO | MEASURE | APP_BENCH,
-        "one JSON object instead of text"},
+    [APP_OPT_JSON] = {"json", NULL, APP_FLAG, FIELD(json), 0, 0, NULL, NULL, APP_INFO | MEASURE | APP_BENCH | APP_BACKEND,
+        "JSON instead of text"},
     [APP_OPT_EXPERTS] = {"experts", "FORMAT", APP_TEXT, FIELD(experts), 0, 0, NULL, "int4", APP_CONVERT | APP_SYNTH,
         "format of the routed experts: int4, int8, bf16 or f32, or in full, int4-g64-f16"},
     [APP_OPT_TRUNK] = {"trunk", "FORMAT", APP_TEXT, FIELD(trunk), 0, 0, NULL, "int8", APP_CONVERT | APP_SYNTH,
@@ -132,43 +147,46 @@ static const app_other_help measuring_help[] = {
 #define LATER APP_N_OPTION
 
 const app_variable app_variables[] = {
-    {"COLI_MODEL", APP_OPT_MODEL, "directory of the model"},
-    {"COLI_ISA", APP_OPT_ISA, "instruction set of the kernels"},
-    {"CTX", APP_OPT_CTX, "most tokens of a conversation"},
-    {"NGEN", APP_OPT_N, "most tokens of one answer"},
-    {"COLI_TEMP", APP_OPT_TEMP, "temperature"},
-    {"NUCLEUS", APP_OPT_TOP_P, "top-p"},
-    {"SEED", APP_OPT_SEED, "start of the random numbers"},
-    {"COLI_CUDA", LATER, "use NVIDIA GPUs"},
-    {"COLI_VULKAN", LATER, "use Vulkan devices"},
-    {"COLI_GPUS", LATER, "which devices"},
-    {"COLI_BACKEND_PATH", LATER, "where plugins are"},
-    {"COLI_PLACE", LATER, "where the dense trunk lives"},
-    {"CUDA_EXPERT_GB", LATER, "VRAM for experts, CUDA"},
-    {"VK_EXPERT_GB", LATER, "VRAM for experts, Vulkan"},
-    {"HEAT_FILE", LATER, "learned heat of the experts"},
-    {"QT_PREFILL_REPLAN", LATER, "re-plan the residents during prefill"},
-    {"QT_PREFILL_REPLAN_MAX", LATER, "most swaps per layer and prompt"},
-    {"QT_NO_WARMSTART", LATER, "start with empty VRAM"},
-    {"QT_HOME", LATER, "home devices by expert or by layer"},
-    {"CACHE_ROUTE", LATER, "cache-aware routing"},
-    {"ROUTE_J", LATER, "ranks that are never swapped"},
-    {"ROUTE_M", LATER, "window of ranks"},
-    {"ROUTE_P", LATER, "window by probability mass"},
-    {"ROUTE_ALPHA", LATER, "window by factor"},
-    {"ROUTE_AGREE", LATER, "meter the agreement with plain routing"},
-    {"PILOT", LATER, "prefetch of the next layer"},
-    {"PIN", LATER, "file of experts to pin in RAM"},
-    {"PIN_GB", LATER, "RAM for pinned experts"},
-    {"RAM_GB", LATER, "RAM for the model"},
+    {"COLI_MODEL", APP_OPT_MODEL, "directory of the model", NULL},
+    {"COLI_ISA", APP_OPT_ISA, "instruction set of the kernels", NULL},
+    {"CTX", APP_OPT_CTX, "most tokens of a conversation", NULL},
+    {"NGEN", APP_OPT_N, "most tokens of one answer", NULL},
+    {"COLI_TEMP", APP_OPT_TEMP, "temperature", NULL},
+    {"NUCLEUS", APP_OPT_TOP_P, "top-p", NULL},
+    {"SEED", APP_OPT_SEED, "start of the random numbers", NULL},
+    {"COLI_BACKEND", APP_OPT_BACKEND, "backend by name or file, or none", NULL},
+    {"COLI_CUDA", APP_OPT_BACKEND, "1: the backend cuda; 0: not that one", "cuda"},
+    {"COLI_VULKAN", APP_OPT_BACKEND, "1: the backend vulkan; 0: not that one", "vulkan"},
+    {"COLI_BACKEND_PATH", APP_OPT_BACKEND_PATH, "directories of backends", NULL},
+    {"COLI_BACKEND_OPTIONS", APP_OPT_BACKEND_OPTIONS, "what to tell the backend", NULL},
+    {"COLI_FAKE", APP_OPT_BACKEND_OPTIONS, "the same, for the backend fake", "fake"},
+    {"COLI_GPUS", APP_OPT_DEVICES, "which devices", NULL},
+    {"CUDA_EXPERT_GB", APP_OPT_VRAM, "memory on each device, for the backend cuda", "cuda"},
+    {"VK_EXPERT_GB", APP_OPT_VRAM, "memory on each device, for the backend vulkan", "vulkan"},
+    {"COLI_PLACE", LATER, "where the dense trunk lives", NULL},
+    {"HEAT_FILE", LATER, "learned heat of the experts", NULL},
+    {"QT_PREFILL_REPLAN", LATER, "re-plan the residents during prefill", NULL},
+    {"QT_PREFILL_REPLAN_MAX", LATER, "most swaps per layer and prompt", NULL},
+    {"QT_NO_WARMSTART", LATER, "start with empty VRAM", NULL},
+    {"QT_HOME", LATER, "home devices by expert or by layer", NULL},
+    {"CACHE_ROUTE", LATER, "cache-aware routing", NULL},
+    {"ROUTE_J", LATER, "ranks that are never swapped", NULL},
+    {"ROUTE_M", LATER, "window of ranks", NULL},
+    {"ROUTE_P", LATER, "window by probability mass", NULL},
+    {"ROUTE_ALPHA", LATER, "window by factor", NULL},
+    {"ROUTE_AGREE", LATER, "meter the agreement with plain routing", NULL},
+    {"PILOT", LATER, "prefetch of the next layer", NULL},
+    {"PIN", LATER, "file of experts to pin in RAM", NULL},
+    {"PIN_GB", LATER, "RAM for pinned experts", NULL},
+    {"RAM_GB", LATER, "RAM for the model", NULL},
 };
 const uint32_t app_n_variable = sizeof app_variables / sizeof *app_variables;
 
 const app_variable app_system_variables[] = {
-    {"NO_COLOR", LATER, "no colours when set to anything"},
-    {"TERM", LATER, "\"dumb\": no colours, no pasting of several lines"},
-    {"XDG_STATE_HOME", LATER, "the history of chat is in coli/history there"},
-    {"HOME", LATER, "else in .local/state/coli/history here"},
+    {"NO_COLOR", LATER, "no colours when set to anything", NULL},
+    {"TERM", LATER, "\"dumb\": no colours, no pasting of several lines", NULL},
+    {"XDG_STATE_HOME", LATER, "the history of chat is in coli/history there", NULL},
+    {"HOME", LATER, "else in .local/state/coli/history here", NULL},
 };
 const uint32_t app_n_system_variable = sizeof app_system_variables / sizeof *app_system_variables;
 // clang-format on

@@ -20,7 +20,8 @@ enum {
     APP_HELP = 1 << 7,
     APP_QWEN36 = 1 << 8,
     APP_SYNTH = 1 << 9,
-    APP_BENCH = 1 << 10
+    APP_BENCH = 1 << 10,
+    APP_BACKEND = 1 << 11
 };
 
 typedef enum app_option_id {
@@ -30,6 +31,13 @@ typedef enum app_option_id {
     APP_OPT_ISA,
     APP_OPT_CTX,
     APP_OPT_CHUNK,
+    /* devices */
+    APP_OPT_BACKEND,
+    APP_OPT_BACKEND_PATH,
+    APP_OPT_BACKEND_OPTIONS,
+    APP_OPT_DEVICES,
+    APP_OPT_VRAM,
+    APP_OPT_VRAM_TRUNK,
     /* what is said */
     APP_OPT_SYSTEM,
     APP_OPT_NO_THINK,
@@ -90,9 +98,21 @@ typedef enum app_source {
     APP_FROM_COMMAND_LINE
 } app_source;
 
+/* How much of a device's memory may be used; all zero: what is free. */
+typedef struct app_vram {
+    const char *text; // as typed
+    uint32_t unit;    // coli_vram_unit
+    double amount;
+} app_vram;
+
+struct app_variable;
+
 typedef struct app_settings {
     const char *model, *isa;
     uint32_t threads, ctx, chunk;
+    const char *backend, *backend_path, *backend_options, *devices;
+    app_vram vram;
+    bool vram_trunk;
     const char *system;
     bool no_think, preserve_thinking, no_history;
     uint32_t n, top_k;
@@ -110,11 +130,21 @@ typedef struct app_settings {
     bool help, version;
 
     app_source from[APP_N_OPTION];
+    const struct app_variable *variable[APP_N_OPTION]; // where from is APP_FROM_ENVIRONMENT
     char **args; // what is left after the options, in order; borrowed from argv
     uint32_t n_arg;
 } app_settings;
 
-typedef enum app_kind { APP_FLAG, APP_TEXT, APP_CHOICE, APP_U32, APP_U64, APP_F32 } app_kind;
+typedef enum app_kind {
+    APP_FLAG,
+    APP_TEXT,
+    APP_CHOICE,
+    APP_U32,
+    APP_U64,
+    APP_F32,
+    APP_ORDINALS, // "0,2", a text
+    APP_VRAM      // an app_vram
+} app_kind;
 
 typedef struct app_option {
     const char *name; // without the dashes; one letter means -x
@@ -138,11 +168,14 @@ typedef struct app_other_help {
 
 const app_other_help *app_measuring_help(app_option_id id);
 
-/* Environment variables of the field.  option APP_N_OPTION: known, but nothing reads it yet. */
+/* Environment variables of the field.  option APP_N_OPTION: known, but nothing reads it yet.
+ * backend: the one that the variable is about.  For --backend it is a switch then, 1 means this
+ * backend and 0 not this one; for other options it counts only with this backend. */
 typedef struct app_variable {
     const char *name;
     app_option_id option;
     const char *help;
+    const char *backend;
 } app_variable;
 
 extern const app_variable app_variables[];

@@ -14,7 +14,9 @@ enum { APP_MAX_PATH = 32768 }; // bytes of a path, its NUL included; no system t
 void app_system_start(void);
 /* main's arguments. */
 char **app_system_args(int *argc, char **argv);
-/* "NAME=value" of every variable, NULL at the end; and one value, or NULL. */
+/* "NAME=value" of every variable, NULL at the end; and one value, or NULL.  A program that runs with
+ * more rights than the one who started it has takes no advice from his variables, one of which names
+ * code to run: then no variable has a value. */
 char **app_system_environ(void);
 const char *app_system_getenv(const char *name);
 

@@ -59,7 +59,7 @@ char **app_system_environ(void)
 
 const char *app_system_getenv(const char *name)
 {
-    return getenv(name);
+    return secure_getenv(name);
 }
 
 /* ---- Ctrl-C -------------------------------------------------------------------------------- */
@@ -97,7 +97,7 @@ bool app_system_is_terminal(FILE *stream)
 
 bool app_system_takes_escapes(FILE *stream)
 {
-    const char *term = getenv("TERM");
+    const char *term = secure_getenv("TERM");
     return isatty(fileno(stream)) && term && strcmp(term, "dumb") != 0;
 }
 

@@ -291,7 +291,7 @@ static int run(const app_settings *s)
         return APP_BAD;
     }
     app_engine engine;
-    int code = app_open(s, true, &engine);
+    int code = app_open(s, APP_OPEN_SESSION | APP_OPEN_DEVICES | APP_OPEN_TELL, &engine);
     if (code != APP_OK) return code;
     app_banner(&engine);
     code = s->ppl ? measure_perplexity(s, &engine) : measure_ids(s, &engine);

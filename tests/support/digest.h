@@ -43,10 +43,9 @@ static inline void digest_prompt(uint32_t n_vocab, int32_t *ids, uint32_t n)
     for (uint32_t i = 0; i < n; i++) ids[i] = (int32_t)t_below(&rng, n_vocab);
 }
 
-static inline digest digest_run(const char *dir, const char *isa, uint32_t n_threads,
-                                uint32_t n_chunk, uint32_t n_prompt)
+/* With an open model. */
+static inline digest digest_of(coli_model *m, uint32_t n_chunk, uint32_t n_prompt)
 {
-    coli_model *m = world_open(dir, n_threads, isa);
     coli_session *s = world_session(m, 256, n_chunk);
     digest d = {.h = 0xCBF29CE484222325u,
                 .n_vocab = m->shape.n_vocab,
@@ -57,6 +56,14 @@ static inline digest digest_run(const char *dir, const char *isa, uint32_t n_thr
     digest_prompt(d.n_vocab, ids, n_prompt);
     T_OK(coli_session_eval(s, ids, n_prompt, digest_rows, &d));
     coli_session_destroy(s);
+    return d;
+}
+
+static inline digest digest_run(const char *dir, const char *isa, uint32_t n_threads,
+                                uint32_t n_chunk, uint32_t n_prompt)
+{
+    coli_model *m = world_open(dir, n_threads, isa);
+    const digest d = digest_of(m, n_chunk, n_prompt);
     coli_model_close(m);
     return d;
 }

@@ -30,6 +30,16 @@
  * status says otherwise.  The host can always do without a device: it has the weights and
  * the activations, and computes on the processor what a device could not.
  *
+ * Refusals.  Where the numbers that the host hands over do not fit each other, the plugin says INVALID
+ * or UNSUPPORTED instead of computing on: a device that is not there; options that it does not know;
+ * a source without data, or whose n_matrix, formats, widths, offsets or n_bytes do not fit each other,
+ * or of a format that it did not declare; a group with NULL, a matrix or experts of several shapes
+ * among its experts, with other activation groups than their gates have, with a row beyond n_x, with
+ * a join's term or pair that is not there, or with any join when it cannot; a product with NULL or an
+ * expert as w, with other activation groups than w has, or ld below n_out; an overwrite of another
+ * shape.  That pointers are valid otherwise, and structs and arrays as long as they say, is the host's
+ * promise.
+ *
  * Waiting.  No call waits longer than host->wait_limit_ns for a device, or than the limit among its
  * arguments; it then returns COLI_BK_LOST.
  *
@@ -185,8 +195,9 @@ static inline uint64_t coli_bk_matrix_bytes(uint32_t format, uint32_t n_out, uin
  *               number is not finite or its magnitude is 2^40 or more.  Its y is then of no use.
  *     join      sum = 0;  for each term in order: sum = sum + (weight * y_term)
  *
- * Denormals: the products above have none, but silu(g)*u may; coli_quantise_group makes a group that
- * is below 2^-60 altogether zero, so a device that flushes denormals to zero gives the same bits. */
+ * Denormals: silu(g)*u may be one; coli_quantise_group makes a group that is below 2^-60 altogether
+ * zero.  Products are none, and sums only where scale * d is below 2^-103: there alone does a device
+ * that flushes denormals to zero give other bits. */
 
 /* ---- host ---------------------------------------------------------------------------------- */
 
@@ -327,7 +338,8 @@ typedef uint64_t coli_bk_fence; /* never 0 */
 /* ---- the list ------------------------------------------------------------------------------ */
 
 /* RESOLVE: a plugin without it is refused, with all that are missing named at once.
- * RESOLVE_OPT: NULL when absent; the host then does what the comment says.
+ * RESOLVE_OPT: NULL when absent; the host then does what the comment says.  One that returns
+ * UNSUPPORTED counts as absent from then on; one that returns NULL or 0, for that call.
  * since: the minor version that brought it. */
 /* clang-format off */
 #define COLI_BACKEND_SYMBOLS(RESOLVE, RESOLVE_OPT)                                                 \
@@ -348,6 +360,7 @@ typedef uint64_t coli_bk_fence; /* never 0 */
     RESOLVE    (0, coli_bk_status, tensor_upload,   (coli_bk_device *dev,                          \
                                                      const coli_bk_source *source,                 \
                                                      coli_bk_tensor **out))                        \
+    /* NULL is fine. */                                                                            \
     RESOLVE    (0, void,           tensor_free,     (coli_bk_device *dev, coli_bk_tensor *tensor)) \
     /* Start a group; BUSY while another was not taken. */                                         \
     RESOLVE    (0, coli_bk_status, group_issue,     (coli_bk_device *dev,                          \

@@ -327,6 +327,61 @@ COLI_API void coli_chat_reset(coli_chat *chat); /* forget all but the system mes
 /* The conversation as the JSON array that coli_chat_render takes. */
 COLI_API coli_status coli_chat_messages(const coli_chat *chat, coli_text *out);
 
+/* ---- backends ------------------------------------------------------------------------------ */
+
+/* The backends that could compute on devices, and what is wrong with the others (docs/backends.md).
+ * Looking at them opens no device.  Strings are borrowed from the list, and a list is used by one
+ * thread at a time. */
+typedef struct coli_backends coli_backends;
+
+typedef struct coli_backend_opts {
+    uint32_t struct_size;
+    const char *backend; /* a name or a path, as in coli_model_opts; NULL: all that are found */
+    const char *path;    /* more directories of plugins, as backend_path there */
+    const char *options; /* for the plugins when they are asked for devices; NULL: none */
+} coli_backend_opts;
+
+/* Look for plugins and load them; of each only what its runtime does when a library is loaded has
+ * run then.  That there are none, or none that can be used, is no failure.
+ * Errors   E_INVALID (a directory of path is relative), E_NOMEM, E_IO. */
+COLI_API coli_status coli_backends_find(const coli_backend_opts *opts, coli_backends **out);
+COLI_API void coli_backends_free(coli_backends *list);
+COLI_API size_t coli_backends_n(const coli_backends *list);
+
+/* One file, in the order of the search.  stage is how far it came: "file", "name" (another of its
+ * name comes first), "library" (the system cannot load it), "descriptor" (no backend), "version",
+ * "symbols" (functions are missing), "device", or "ready". */
+typedef struct coli_backend_entry {
+    uint32_t struct_size; /* set by the caller */
+    uint32_t abi_major, abi_minor;
+    const char *file, *stage;
+    const char *reason;       /* why it came no further, and what to do; NULL when it is ready */
+    const char *name, *build; /* what it says of itself; "" when that could not be read */
+    const char *lacks; /* optional functions that it does not have, "matmul, matmul_batch"; "" */
+} coli_backend_entry;
+COLI_API coli_status coli_backends_get(const coli_backends *list, size_t i,
+                                       coli_backend_entry *entry);
+
+/* Ask a ready plugin how many devices there are.  When it has none, or does not answer, *n is 0 and
+ * the entry's stage becomes "device", with the reason.
+ * Errors   E_INVALID (no such entry), E_UNSUPPORTED (it never was ready), E_NOMEM. */
+COLI_API coli_status coli_backends_n_device(coli_backends *list, size_t i, uint32_t *n);
+
+typedef struct coli_backend_device {
+    uint32_t struct_size; /* set by the caller */
+    uint32_t can_join;    /* 1: it adds up the experts of a row itself */
+    uint64_t mem_total, max_tensor_bytes; /* bytes; max 0: as large as memory allows */
+    const char *kind;                     /* "discrete", "integrated", "cpu", "simulated" */
+    const char *name, *driver, *uuid;     /* "" when unknown */
+    const char *formats;  /* of weights: "int8-g64-f16, int4-g64-f16" */
+    const char *unusable; /* why it cannot be opened; NULL when it can */
+} coli_backend_device;
+
+/* Device `device` of entry i, below the n of coli_backends_n_device.  Strings are good until that
+ * function is called for the entry again. */
+COLI_API coli_status coli_backends_device(coli_backends *list, size_t i, uint32_t device,
+                                          coli_backend_device *out);
+
 /* ---- tools --------------------------------------------------------------------------------- */
 
 typedef struct coli_convert_opts {
@@ -439,6 +494,37 @@ COLI_API coli_status coli_machine_get_info(const coli_machine *machine, coli_mac
  * wait meanwhile.  Machines are noisy: measure often and take the median. */
 COLI_API coli_status coli_machine_stream(coli_machine *machine, double *gb_s);
 COLI_API coli_status coli_machine_peak(coli_machine *machine, double *gmac_s);
+
+/* ---- backends ------------------------------------------------------------------------------ */
+
+typedef struct coli_check_opts {
+    uint32_t struct_size;
+    uint32_t device;     /* of the plugin */
+    const char *options; /* for the plugin; NULL: none */
+    const char *only;    /* one case ("W1") or one family ("numbers"); NULL: all */
+    uint64_t seed;       /* of the inputs */
+    uint32_t limit_s;    /* a case that takes longer hangs; 0: 60 */
+    /* One line per case as it ends: "ok W1 ...", "skip M7 ...: why", "FAULT N1 ...: what". */
+    void (*on_line)(void *user, const char *line, bool is_fault);
+    void *user;
+} coli_check_opts;
+
+typedef struct coli_check_result {
+    uint32_t struct_size; /* set by the caller */
+    uint32_t n_case;      /* that were tried, n_fault and n_skipped among them */
+    uint32_t n_fault;
+    uint32_t n_skipped;
+} coli_check_result;
+
+/* Try whether a backend plugin keeps the contract of coli/backend.h, and name what it breaks
+ * (docs/backends.md).  Its functions run in child processes, so that a crash or a hang is a line of
+ * the report; on Windows they run in this process, and only a hang is survived.  Faults are no
+ * failure of the call: see result->n_fault.
+ * Errors   E_NOTFOUND  no such file or device; E_FORMAT  the file is no plugin that can be used;
+ *          E_INVALID   no such case; E_IO, E_NOMEM
+ * Cost     under a minute for plain C, some seconds for a graphics processor. */
+COLI_API coli_status coli_backend_check(const char *file, const coli_check_opts *opts,
+                                        coli_check_result *result);
 
 #ifdef __cplusplus
 }

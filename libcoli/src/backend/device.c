@@ -101,10 +101,10 @@ static coli_bk_status judge(coli__device *dev, const char *entry, coli_bk_status
     }
     count(dev, COUNT_n_call_failed);
     coli__backend_fail(dev->plugin, &dev->host, entry, status);
-    const bool is_full = status == COLI_BK_NOMEM || status == COLI_BK_UNSUPPORTED;
     if (status == COLI_BK_LOST)
         give_up(dev, entry, dev->host.message);
-    else if (!is_full && atomic_fetch_add(&dev->n_failed, 1) + 1 >= FAILURES_MAX)
+    else if (status != COLI_BK_NOMEM && // later it may have room
+             atomic_fetch_add(&dev->n_failed, 1) + 1 >= FAILURES_MAX)
         give_up(dev, entry, "failed three times in a row");
     return status;
 }
@@ -272,7 +272,9 @@ static coli_status open_device(coli__device *dev, uint32_t self_test_formats)
     dev->info.driver[sizeof dev->info.driver - 1] = 0;
     dev->info.uuid[sizeof dev->info.uuid - 1] = 0;
     dev->info.unusable[sizeof dev->info.unusable - 1] = 0;
-    return coli__device_self_test(dev, self_test_formats & dev->info.formats);
+    COLI_TRY(coli__device_self_test(dev, self_test_formats & dev->info.formats));
+    for (int i = 0; i < N_COUNTER; i++) atomic_store(&dev->counts[i], 0);
+    return COLI_OK;
 }
 
 coli_status coli__device_open(coli__plugin *plugin, uint32_t ordinal, const char *options,
@@ -356,6 +358,7 @@ static void job_group_stats(void *ctx)
     coli__device *dev = ctx;
     dev->job.stats = (coli_bk_group_stats){.struct_size = sizeof dev->job.stats};
     dev->job.status = dev->api.group_stats(dev->handle, &dev->job.stats);
+    if (dev->job.status != COLI_BK_UNSUPPORTED) judge(dev, "group_stats", dev->job.status);
 }
 
 void coli__device_group_stats(coli__device *dev, coli_bk_group_stats *out)

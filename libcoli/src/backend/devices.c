@@ -128,6 +128,22 @@ static void note_failure(coli__buf *reasons, const probe *p, uint32_t i, const c
                      p->info[i].name, reason);
 }
 
+/* The weight formats that a device could be given, as bits. */
+static uint32_t formats_of(const coli__container *c)
+{
+    uint32_t bits = 0, format;
+    for (uint32_t i = 0; i < coli__container_n_tensor(c); i++)
+        if (coli__device_format(coli__container_tensor(c, i)->mat.fmt, &format))
+            bits |= 1u << format;
+    for (uint32_t i = 0; i < coli__container_n_expert_layer(c); i++) {
+        const coli__ct_experts *e = coli__container_experts(c, i);
+        const coli__wfmt of_expert[] = {e->gate.fmt, e->up.fmt, e->down.fmt};
+        for (int j = 0; j < 3; j++)
+            if (coli__device_format(of_expert[j], &format)) bits |= 1u << format;
+    }
+    return bits;
+}
+
 /* Open what is meant of one plugin.  COLI_OK with d->n > 0, or a failure that says why none. */
 static coli_status open_of(coli__devices *d, coli__plugin *plugin)
 {
@@ -141,8 +157,8 @@ static coli_status open_of(coli__devices *d, coli__plugin *plugin)
         if (p->info[i].unusable[0])
             status = coli__fail(COLI_E_UNSUPPORTED, "%s", p->info[i].unusable);
         if (status == COLI_OK)
-            status =
-                coli__device_open(plugin, i, d->options, d->wait_ns, UINT32_MAX, &d->dev[d->n]);
+            status = coli__device_open(plugin, i, d->options, d->wait_ns, formats_of(d->container),
+                                       &d->dev[d->n]);
         if (status == COLI_OK)
             d->n++;
         else
@@ -210,7 +226,8 @@ void coli__devices_note(const coli__devices *d, const char *fmt, ...)
 
 /* -- open and close ---------------------------------------------------------------------------- */
 
-coli_status coli__devices_open(const coli_model_opts *o, coli__devices **out)
+coli_status coli__devices_open(const coli_model_opts *o, const coli__container *container,
+                               coli__devices **out)
 {
     *out = NULL;
     if (o->backend && strcmp(o->backend, "none") == 0) return COLI_OK;
@@ -222,6 +239,7 @@ coli_status coli__devices_open(const coli_model_opts *o, coli__devices **out)
                           o->vram_unit);
     coli__devices *d = coli__calloc(1, sizeof *d);
     if (!d) return COLI_E_NOMEM;
+    d->container = container;
     d->options = o->backend_options ? o->backend_options : "";
     d->ordinals = o->devices;
     d->asked = o->backend != NULL;
@@ -293,13 +311,13 @@ void coli__devices_stats(coli__devices *d, coli_backend_stats *out)
     out->n_row_again = atomic_load(&d->n_row_again);
     out->n_matmul_again = atomic_load(&d->n_matmul_again);
     for (uint32_t i = 0; i < d->n; i++) {
+        coli_bk_group_stats g;
+        coli__device_group_stats(d->dev[i], &g);
         coli__device_counts c;
         coli__device_counts_get(d->dev[i], &c);
 #define COUNT_SUM(name) out->name += c.name;
         COLI__DEVICE_COUNTERS(COUNT_SUM)
 #undef COUNT_SUM
-        coli_bk_group_stats g;
-        coli__device_group_stats(d->dev[i], &g);
         out->upload_ms += g.upload_ms;
         out->to_device_ms += g.to_device_ms;
         out->kernel_ms += g.kernel_ms;

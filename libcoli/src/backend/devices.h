@@ -15,9 +15,11 @@
 typedef struct coli__devices coli__devices;
 enum { COLI__MAX_DEVICE = 16 };
 
-/* E_UNSUPPORTED when devices were asked for and cannot be used, with every candidate and its reason;
- * when they were not, *out is NULL if there are none. */
-coli_status coli__devices_open(const coli_model_opts *opts, coli__devices **out);
+/* Devices for the weights of a container, which outlives them.  E_UNSUPPORTED when devices were asked
+ * for and cannot be used, with every candidate and its reason; when they were not, *out is NULL if
+ * there are none. */
+coli_status coli__devices_open(const coli_model_opts *opts, const coli__container *container,
+                               coli__devices **out);
 /* False when a device hangs: the weights that it may be reading have to stay where they are. */
 bool coli__devices_close(coli__devices *devices);
 
@@ -35,8 +37,8 @@ typedef struct coli__place {
 /* A dense matrix that the engine can multiply on a device: placed if the options say so, the first
  * device computes its format and has room. */
 void coli__devices_offer(coli__devices *devices, const coli__mat *w);
-/* E_CANCELLED when `progress` said so. */
-coli_status coli__devices_place_experts(coli__devices *devices, const coli__container *container);
+/* E_CANCELLED when `progress` said so; E_UNSUPPORTED when a device that was asked for is lost. */
+coli_status coli__devices_place_experts(coli__devices *devices);
 
 /* The newcomer takes the leaving expert's slot, which keeps its device.  When that fails neither is
  * on a device.  The caller knows that no group uses the slot. */

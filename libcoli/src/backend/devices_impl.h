@@ -15,6 +15,7 @@ typedef struct placed_matrix {
 
 struct coli__devices {
     /* immutable after open */
+    const coli__container *container;
     coli__plugin_list plugins;
     coli__device *dev[COLI__MAX_DEVICE];
     uint32_t n;

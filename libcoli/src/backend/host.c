@@ -17,17 +17,22 @@
 
 /* ---- services ------------------------------------------------------------------------------ */
 
-/* One line of UTF-8, whatever the plugin says. */
+void coli__plugin_text(char *text, size_t cap)
+{
+    text[cap - 1] = 0;
+    const size_t n = strlen(text);
+    for (size_t i = 0; i < n; i++)
+        if ((unsigned char)text[i] < 0x20 || text[i] == 0x7F) text[i] = ' ';
+    for (size_t at = 0; at < n; at++) {
+        at += coli__utf8_check(text + at, n - at);
+        if (at < n) text[at] = '?';
+    }
+}
+
 static void keep_line(char *out, size_t cap, const char *text)
 {
     snprintf(out, cap, "%s", text ? text : "");
-    const size_t n = strlen(out);
-    for (size_t i = 0; i < n; i++)
-        if ((unsigned char)out[i] < 0x20 || out[i] == 0x7F) out[i] = ' ';
-    for (size_t at = 0; at < n; at++) {
-        at += coli__utf8_check(out + at, n - at);
-        if (at < n) out[at] = '?';
-    }
+    coli__plugin_text(out, cap);
 }
 
 static void host_fail(void *ctx, const char *text)

@@ -151,7 +151,6 @@ static bool expert_source(const coli__device *dev, const coli__ct_experts *layer
 /* The state of going through all experts. */
 typedef struct placing {
     coli__devices *d;
-    const coli__container *container;
     bool full[COLI__MAX_DEVICE];
     uint64_t n_unsupported, n_failed, done_bytes, total_bytes;
 } placing;
@@ -186,8 +185,9 @@ static void place_expert(placing *p, const coli__ct_experts *layer, uint32_t e)
     if (status != COLI_OK) p->n_failed++;
 }
 
-static coli_status lay_out_table(coli__devices *d, const coli__container *c)
+static coli_status lay_out_table(coli__devices *d)
 {
+    const coli__container *c = d->container;
     const uint32_t n_layer = coli__container_n_expert_layer(c);
     uint32_t last = 0;
     for (uint32_t i = 0; i < n_layer; i++) {
@@ -217,9 +217,9 @@ static bool any_left(const placing *p)
 /* One expert of each layer. */
 static coli_status place_round(placing *p, uint32_t e)
 {
-    const uint32_t n_layer = coli__container_n_expert_layer(p->container);
+    const uint32_t n_layer = coli__container_n_expert_layer(p->d->container);
     for (uint32_t i = 0; i < n_layer; i++) {
-        const coli__ct_experts *layer = coli__container_experts(p->container, i);
+        const coli__ct_experts *layer = coli__container_experts(p->d->container, i);
         if (e >= n_wanted(p->d, layer)) continue;
         place_expert(p, layer, e);
         p->done_bytes += layer->block_bytes;
@@ -248,7 +248,7 @@ static void say_what_is_where(const placing *p)
                            (unsigned long long)d->n_expert_total, trunk,
                            (double)d->used[i] / (double)RESERVE,
                            (double)info->mem_total / (double)RESERVE);
-        if (!coli__device_alive(dev)) coli__devices_note(d, "%s", coli__device_why(dev));
+        if (!coli__device_alive(dev)) coli__devices_note(d, "given up: %s", coli__device_why(dev));
     }
     if (p->n_unsupported)
         coli__devices_note(d,
@@ -258,11 +258,12 @@ static void say_what_is_where(const placing *p)
         coli__devices_note(d, "fewer experts than asked for: %s", coli_error_message());
 }
 
-coli_status coli__devices_place_experts(coli__devices *d, const coli__container *c)
+coli_status coli__devices_place_experts(coli__devices *d)
 {
     if (!d) return COLI_OK;
-    COLI_TRY(lay_out_table(d, c));
-    placing p = {.d = d, .container = c};
+    const coli__container *c = d->container;
+    COLI_TRY(lay_out_table(d));
+    placing p = {.d = d};
     uint32_t n_round = 0;
     for (uint32_t i = 0; i < coli__container_n_expert_layer(c); i++) {
         const coli__ct_experts *layer = coli__container_experts(c, i);
@@ -272,6 +273,9 @@ coli_status coli__devices_place_experts(coli__devices *d, const coli__container 
     }
     for (uint32_t e = 0; e < n_round && any_left(&p); e++) COLI_TRY(place_round(&p, e));
     say_what_is_where(&p);
+    for (uint32_t i = 0; i < d->n && d->asked; i++) // not a silent run on the processor
+        if (!coli__device_alive(d->dev[i]))
+            return coli__fail(COLI_E_UNSUPPORTED, "%s", coli__device_why(d->dev[i]));
     return COLI_OK;
 }
 

@@ -433,16 +433,27 @@ void coli__plugins_free(coli__plugin_list *list)
     *list = (coli__plugin_list){0};
 }
 
+/* A line is a line, whatever files are called. */
+static coli_status report_one(const coli__plugin *p, coli__buf *text)
+{
+    coli__buf line = {0};
+    coli_status status =
+        coli__buf_printf(&line, "  %s: %s%s%s", p->path, coli__plugin_stage_name(p->stage),
+                         p->reason ? ": " : "", p->reason ? p->reason : "");
+    if (status == COLI_OK) {
+        coli__plugin_text(line.data, line.n_bytes + 1);
+        status = coli__buf_printf(text, "%s%s", text->n_bytes ? "\n" : "", line.data);
+    }
+    coli__buf_finish(&line);
+    return status;
+}
+
 char *coli__plugins_report(const coli__plugin_list *list)
 {
     coli__buf text = {0};
     coli_status status = coli__buf_str(&text, "");
-    for (size_t i = 0; i < list->n && status == COLI_OK; i++) {
-        const coli__plugin *p = &list->plugins[i];
-        status = coli__buf_printf(&text, "%s  %s: %s%s%s", i ? "\n" : "", p->path,
-                                  coli__plugin_stage_name(p->stage), p->reason ? ": " : "",
-                                  p->reason ? p->reason : "");
-    }
+    for (size_t i = 0; i < list->n && status == COLI_OK; i++)
+        status = report_one(&list->plugins[i], &text);
     if (status != COLI_OK) coli__buf_finish(&text);
     return text.data;
 }

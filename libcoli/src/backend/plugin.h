@@ -102,6 +102,9 @@ typedef struct coli__host {
 coli_status coli__host_init(coli__host *host, const char *options, uint64_t wait_limit_ns);
 void coli__host_finish(coli__host *host);
 
+/* Make a text that a plugin wrote into an array of cap bytes one line of UTF-8, with a NUL. */
+void coli__plugin_text(char *text, size_t cap);
+
 /* What a status of a plugin means to coli.h: OK, E_NOMEM, E_UNSUPPORTED, E_INVALID or E_IO, with a
  * message that names plugin, entry, status (also an unknown number) and host->message, which is ""
  * afterwards: an old text never explains a new failure. */

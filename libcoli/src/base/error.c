@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MESSAGE_BYTES = 1024 };
+enum { MESSAGE_BYTES = 4096 }; // room for a line about each of some ten files
 
 static _Thread_local char message[MESSAGE_BYTES];
 

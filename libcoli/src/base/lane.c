@@ -51,7 +51,7 @@ static void *lane_main(void *arg)
         pthread_mutex_lock(&lane->mu);
         while (!atomic_load(&lane->busy) && !lane->stop)
             pthread_cond_wait(&lane->changed, &lane->mu);
-        const bool stop = lane->stop;
+        const bool stop = !atomic_load(&lane->busy);
         pthread_mutex_unlock(&lane->mu);
         if (stop) return NULL;
         lane->job(lane->ctx);

@@ -10,6 +10,11 @@ uint64_t coli__memory_available(void);
 /* Bytes of the largest cache of the first processor; 0 when the system does not tell. */
 uint64_t coli__cache_bytes(void);
 
+/* What this process has allocated and not freed, to the byte, by whatever library; and how much of it
+ * is in memory.  0 where the system does not tell. */
+uint64_t coli__memory_allocated(void);
+uint64_t coli__memory_resident(void);
+
 /* n_bytes of fresh memory of its own, in huge pages where the system has some to give: for buffers
  * of many MiB that are read from end to end. */
 coli_status coli__pages_take(uint64_t n_bytes, void **out);

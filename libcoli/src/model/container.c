@@ -203,6 +203,16 @@ coli_status coli__container_find(const coli__container *c, const char *name, uin
     return COLI_OK;
 }
 
+uint32_t coli__container_n_tensor(const coli__container *c)
+{
+    return c->table.n_entry;
+}
+
+const coli__ct_tensor *coli__container_tensor(const coli__container *c, uint32_t i)
+{
+    return &c->table.entries[i].tensor;
+}
+
 uint32_t coli__container_n_expert_layer(const coli__container *c)
 {
     return c->table.n_layer;

@@ -49,6 +49,8 @@ uint64_t coli__container_weight_bytes(const coli__container *c);
 /* Find by name and check the dims; E_FORMAT names what is missing or differs. */
 coli_status coli__container_find(const coli__container *c, const char *name, uint32_t n_out,
                                  uint32_t n_in, const coli__ct_tensor **out);
+uint32_t coli__container_n_tensor(const coli__container *c); // outside the routed experts
+const coli__ct_tensor *coli__container_tensor(const coli__container *c, uint32_t i);
 uint32_t coli__container_n_expert_layer(const coli__container *c);
 const coli__ct_experts *coli__container_experts(const coli__container *c, uint32_t i);
 /* Expert e of that layer as three matrices. */

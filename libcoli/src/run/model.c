@@ -92,14 +92,14 @@ static coli_status open_parts(coli_model *m, const char *dir, const coli_model_o
         return coli__fail(COLI_E_UNSUPPORTED,
                           "%s: made for the engine \"%s\", which this version lacks", dir,
                           coli__container_engine(m->container));
-    COLI_TRY(coli__devices_open(o, &m->devices));
+    COLI_TRY(coli__devices_open(o, m->container, &m->devices));
     COLI_TRY(m->engine->open(coli__container_config(m->container), m->container, m->kernels,
                              m->devices, &m->weights));
     m->engine->shape(m->weights, &m->shape);
     COLI_TRY(describe(m, dir));
     COLI_TRY(coli__companions_read(dir, coli__container_config(m->container), m->shape.n_vocab,
                                    &m->beside));
-    COLI_TRY(coli__devices_place_experts(m->devices, m->container));
+    COLI_TRY(coli__devices_place_experts(m->devices));
     return coli__pool_create(o->n_threads, &m->pool);
 }
 

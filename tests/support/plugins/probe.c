@@ -2,8 +2,7 @@
  * runs when it is loaded, appends its name to the file that TEST_MARKS names.  Tests of the loader
  * patch copies of it (plugin_test.c); -D makes the variants that need a compiler:
  *
- *   PROBE_NAME       "probe"; what the record says
- *   PROBE_NEWER      made by minor version 9: more exports, larger structs with something in them
+ *   PROBE_NAME       what the record says
  *   PROBE_DATA       coli_backend_open is a number
  *   PROBE_UNRESOLVED calls a function that nobody has
  *   PROBE_DEPENDS    calls a function of another library */
@@ -12,15 +11,6 @@
 #include <string.h>
 
 #include "coli/backend.h"
-
-#ifndef PROBE_NAME
-#define PROBE_NAME "probe"
-#endif
-#ifdef PROBE_NEWER
-#define PROBE_MINOR 9
-#else
-#define PROBE_MINOR COLI_BK_ABI_MINOR
-#endif
 
 static void mark(const char *name)
 {
@@ -49,25 +39,13 @@ const char *probe_internal(void)
     return probe_self();
 }
 
-typedef struct record {
-    coli_bk_info info;
-#ifdef PROBE_NEWER
-    char more[64];
-#endif
-} record;
-
-extern COLI_BK_EXPORT const record coli_backend_info;
-const record coli_backend_info = {
-    .info = {.magic = COLI_BK_MAGIC,
-             .struct_size = sizeof(record),
-             .abi_major = COLI_BK_ABI_MAJOR,
-             .abi_minor = PROBE_MINOR,
-             .name = PROBE_NAME,
-             .build = "for tests"},
-#ifdef PROBE_NEWER
-    .more = "what a later version put here",
-#endif
-};
+extern COLI_BK_EXPORT const coli_bk_info coli_backend_info;
+const coli_bk_info coli_backend_info = {.magic = COLI_BK_MAGIC,
+                                        .struct_size = sizeof coli_backend_info,
+                                        .abi_major = COLI_BK_ABI_MAJOR,
+                                        .abi_minor = COLI_BK_ABI_MINOR,
+                                        .name = PROBE_NAME,
+                                        .build = "for tests"};
 
 #ifdef PROBE_UNRESOLVED
 void probe_nobody_has_this(void);
@@ -89,8 +67,23 @@ ENTRY(coli_bk_status, device_count, (const coli_bk_host *host, uint32_t *n))
 #ifdef PROBE_DEPENDS
     probe_dependency();
 #endif
-    *n = strcmp(host->options, "none") == 0 ? 0 : 1;
-    if (*n == 0) host->fail(host->ctx, "no device is plugged in");
+    static const struct {
+        const char *options; // that the host was told
+        uint32_t n;
+        coli_bk_status status;
+        const char *why;
+    } answers[] = {{"none", 0, COLI_BK_OK, "no device is plugged in"},
+                   {"fail", 1, COLI_BK_FAILED, "the driver is too old"},
+                   {"nomem", 1, COLI_BK_NOMEM, NULL},
+                   {"silent", 1, 4711, NULL},
+                   {"million", 1000000, COLI_BK_OK, NULL}};
+    *n = 1;
+    for (size_t i = 0; i < sizeof answers / sizeof *answers; i++) {
+        if (strcmp(host->options, answers[i].options) != 0) continue;
+        if (answers[i].why) host->fail(host->ctx, answers[i].why);
+        *n = answers[i].n;
+        return answers[i].status;
+    }
     return COLI_BK_OK;
 }
 
@@ -102,12 +95,23 @@ ENTRY(coli_bk_status, device_info,
         host->fail(host->ctx, "there is one device");
         return COLI_BK_INVALID;
     }
+    if (strcmp(host->options, "shy") == 0) {
+        memset((char *)info + 4, 0x5A, sizeof *info - 4); // and leaves that behind
+        host->fail(host->ctx, "it is shy");
+        return COLI_BK_FAILED;
+    }
     coli_bk_device_info full = {.kind = COLI_BK_SIMULATED,
                                 .formats = 1u << COLI_BK_I8_G64_F16 | 1u << COLI_BK_I4_G64_F16,
                                 .mem_total = (uint64_t)3 << 30,
                                 .name = "Probe",
                                 .driver = "none 1.0",
                                 .uuid = "00-01"};
+    if (strcmp(host->options, "strange") == 0) {
+        full.kind = 77;
+        full.formats = 0xFFFFF001;
+        memset(full.name, 'n', sizeof full.name);
+        strcpy(full.driver, "a\nb \xFF");
+    }
     const uint32_t size = info->struct_size;
     full.struct_size = size;
     memcpy(info, &full, size < sizeof full ? size : sizeof full);
@@ -217,11 +221,3 @@ ENTRY(coli_bk_status, group_stats, (coli_bk_device * dev, coli_bk_group_stats *o
     (void)dev, (void)out;
     return refuse("group_stats");
 }
-
-#ifdef PROBE_NEWER
-ENTRY(coli_bk_status, brought_by_1_7, (coli_bk_device * dev, double how_much))
-{
-    (void)dev, (void)how_much;
-    return refuse("brought_by_1_7");
-}
-#endif

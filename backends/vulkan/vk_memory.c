@@ -1,0 +1,249 @@
+/* vk_memory.c - see vk_memory.h.
+ *
+ * The arena.  One allocation per tensor would cost a rounding each, and drivers limit their number;
+ * so tensors are cut out of chunks of 256 MiB, or as large as a larger tensor needs, but never larger
+ * than the device lets a kernel see (max_tensor_bytes).  The first gap that is large enough is taken:
+ *
+ *     chunk   [a][b]....[c][d]........        b freed:  [a]........[c][d]........
+ *                   gap       gap
+ *
+ * Experts of a model are equal in size, so a freed one leaves a gap that fits the next.  Slices hang
+ * in a list inside the tensors themselves: freeing allocates nothing and cannot fail.
+ *
+ * A chunk that became empty goes back to the driver when another is empty already: a host that frees
+ * and uploads in turn does not pay for a new chunk each time.
+ *
+ * Memory is never taken beyond what the driver says is free: many drivers would not refuse, but put
+ * the buffer where the device reaches it through the bus only. */
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "vk_device.h"
+
+enum { CHUNK_BYTES = 256 << 20 };
+
+/* ---- buffers ---------------------------------------------------------------------------------- */
+
+/* The first memory type with all of `need` and, when there is one, all of `like`. */
+static uint32_t memory_type(const coli_bk_device *dev, uint32_t allowed, VkMemoryPropertyFlags need,
+                            VkMemoryPropertyFlags like)
+{
+    for (uint32_t pass = 0; pass < 2; pass++) {
+        const VkMemoryPropertyFlags flags = pass == 0 ? need | like : need;
+        for (uint32_t i = 0; i < dev->memory.memoryTypeCount; i++)
+            if ((allowed >> i & 1u) &&
+                (dev->memory.memoryTypes[i].propertyFlags & flags) == flags)
+                return i;
+    }
+    return UINT32_MAX;
+}
+
+static VkResult bind_memory(coli_bk_device *dev, vk_use use, vk_buffer *b)
+{
+    VkMemoryRequirements need;
+    dev->vk.vkGetBufferMemoryRequirements(dev->handle, b->handle, &need);
+    const bool is_host = use == VK_USE_STAGING || use == VK_USE_READBACK;
+    const VkMemoryPropertyFlags mapped =
+        VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT;
+    const VkMemoryAllocateInfo info = {
+        .sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO,
+        .allocationSize = need.size,
+        .memoryTypeIndex =
+            memory_type(dev, need.memoryTypeBits,
+                        is_host ? mapped : VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT,
+                        use == VK_USE_READBACK ? VK_MEMORY_PROPERTY_HOST_CACHED_BIT : 0),
+    };
+    if (info.memoryTypeIndex == UINT32_MAX) return VK_ERROR_FEATURE_NOT_PRESENT;
+    VkResult r = dev->vk.vkAllocateMemory(dev->handle, &info, NULL, &b->memory);
+    if (!r) r = dev->vk.vkBindBufferMemory(dev->handle, b->handle, b->memory, 0);
+    if (!r && is_host)
+        r = dev->vk.vkMapMemory(dev->handle, b->memory, 0, VK_WHOLE_SIZE, 0, &b->map);
+    return r;
+}
+
+static VkResult create_buffer(coli_bk_device *dev, uint64_t n_bytes, vk_use use, vk_buffer *out)
+{
+    static const VkBufferUsageFlags usages[] = {
+        [VK_USE_WEIGHTS] = VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT,
+        [VK_USE_WORK] = VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT |
+                        VK_BUFFER_USAGE_TRANSFER_SRC_BIT,
+        [VK_USE_STAGING] = VK_BUFFER_USAGE_TRANSFER_SRC_BIT,
+        [VK_USE_READBACK] = VK_BUFFER_USAGE_TRANSFER_DST_BIT,
+    };
+    const uint32_t families[] = {dev->about.compute_family, dev->about.copy_family};
+    const bool is_shared = use == VK_USE_WEIGHTS && dev->has_two_families;
+    const VkBufferCreateInfo info = {
+        .sType = VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO,
+        .size = n_bytes,
+        .usage = usages[use],
+        .sharingMode = is_shared ? VK_SHARING_MODE_CONCURRENT : VK_SHARING_MODE_EXCLUSIVE,
+        .queueFamilyIndexCount = is_shared ? 2 : 0,
+        .pQueueFamilyIndices = families,
+    };
+    *out = (vk_buffer){.n_bytes = n_bytes};
+    VkResult r = dev->vk.vkCreateBuffer(dev->handle, &info, NULL, &out->handle);
+    if (!r) r = bind_memory(dev, use, out);
+    if (r) vk_buffer_destroy(dev, out);
+    return r;
+}
+
+coli_bk_status vk_buffer_create(coli_bk_device *dev, uint64_t n_bytes, vk_use use, const char *what,
+                                vk_buffer *out)
+{
+    const VkResult r = create_buffer(dev, n_bytes, use, out);
+    if (!r) return COLI_BK_OK;
+    char text[100];
+    snprintf(text, sizeof text, "%" PRIu64 " bytes for %s", n_bytes, what);
+    return vk_device_fail(dev, r, text);
+}
+
+bool vk_pinned_create(coli_bk_device *dev, uint64_t n_bytes, vk_buffer *out)
+{
+    return create_buffer(dev, n_bytes, VK_USE_STAGING, out) == VK_SUCCESS;
+}
+
+void vk_buffer_destroy(coli_bk_device *dev, vk_buffer *b)
+{
+    if (b->handle) dev->vk.vkDestroyBuffer(dev->handle, b->handle, NULL);
+    if (b->memory) dev->vk.vkFreeMemory(dev->handle, b->memory, NULL); // unmaps
+    *b = (vk_buffer){0};
+}
+
+/* ---- how much there is ------------------------------------------------------------------------ */
+
+/* Of the heap, what the driver gives us (or we assume) beyond what we have. */
+static uint64_t heap_free(coli_bk_device *dev, bool *is_assumed)
+{
+    const uint64_t own = dev->arena.chunk_bytes + dev->other_bytes;
+    uint64_t left;
+    *is_assumed = !dev->about.has_budget;
+    if (dev->about.has_budget) {
+        VkPhysicalDeviceMemoryBudgetPropertiesEXT budget = {
+            .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_BUDGET_PROPERTIES_EXT};
+        VkPhysicalDeviceMemoryProperties2 m = {
+            .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_PROPERTIES_2, .pNext = &budget};
+        dev->instance.vkGetPhysicalDeviceMemoryProperties2(dev->about.handle, &m);
+        const uint64_t may = budget.heapBudget[dev->about.heap],
+                       have = budget.heapUsage[dev->about.heap];
+        left = may > have ? may - have : 0;
+    } else { // the assumption: others use an eighth
+        const uint64_t may = dev->about.heap_bytes - dev->about.heap_bytes / 8;
+        left = may > own ? may - own : 0;
+    }
+    if (dev->options.memory_bytes)
+        left = vk_min(left, dev->options.memory_bytes > own ? dev->options.memory_bytes - own : 0);
+    return left;
+}
+
+void vk_memory_info(coli_bk_device *dev, coli_bk_mem_info *out)
+{
+    pthread_mutex_lock(&dev->memory_lock);
+    bool is_assumed;
+    const uint64_t total = dev->options.memory_bytes
+                               ? vk_min(dev->options.memory_bytes, dev->about.heap_bytes)
+                               : dev->about.heap_bytes;
+    const uint64_t left = heap_free(dev, &is_assumed) + dev->arena.chunk_bytes - dev->arena.used_bytes;
+    pthread_mutex_unlock(&dev->memory_lock);
+    out->is_assumed = is_assumed;
+    out->total_bytes = total;
+    out->free_bytes = vk_min(left, total);
+}
+
+/* ---- the arena -------------------------------------------------------------------------------- */
+
+/* Put the slice into the chunk's first gap of its size; false when there is none. */
+static bool place(vk_chunk *chunk, vk_slice *slice)
+{
+    vk_slice *before = NULL, *after = chunk->first;
+    uint64_t at = 0;
+    while (after && after->offset - at < slice->n_bytes) {
+        before = after;
+        at = after->offset + after->n_bytes;
+        after = after->after;
+    }
+    if (!after && chunk->buffer.n_bytes - at < slice->n_bytes) return false;
+    slice->chunk = chunk;
+    slice->offset = at;
+    slice->before = before;
+    slice->after = after;
+    *(before ? &before->after : &chunk->first) = slice;
+    if (after) after->before = slice;
+    chunk->used_bytes += slice->n_bytes;
+    return true;
+}
+
+static coli_bk_status add_chunk(coli_bk_device *dev, uint64_t need_bytes)
+{
+    bool is_assumed;
+    const uint64_t left = heap_free(dev, &is_assumed) & ~(uint64_t)(VK_SLICE_ALIGN - 1);
+    if (need_bytes > left)
+        return vk_fail(&dev->host, COLI_BK_NOMEM,
+                       "vulkan: %s: a tensor needs %" PRIu64 " bytes, %" PRIu64 " are free",
+                       dev->about.name, need_bytes, left);
+    vk_chunk *chunk = vk_alloc(&dev->host, sizeof *chunk);
+    if (!chunk) return vk_fail(&dev->host, COLI_BK_NOMEM, "vulkan: no memory for a chunk");
+    const uint64_t usual_bytes = vk_min(left, vk_min(CHUNK_BYTES, dev->max_tensor_bytes));
+    // What the driver says is free may be in pieces: then at least the tensor.
+    coli_bk_status status = COLI_BK_OK;
+    if (usual_bytes <= need_bytes ||
+        create_buffer(dev, usual_bytes, VK_USE_WEIGHTS, &chunk->buffer) != VK_SUCCESS)
+        status = vk_buffer_create(dev, need_bytes, VK_USE_WEIGHTS, "weights", &chunk->buffer);
+    if (status) {
+        vk_free(&dev->host, chunk);
+        return status;
+    }
+    vk_chunk **at = &dev->arena.chunks; // last: the first gaps are the oldest
+    while (*at) at = &(*at)->next;
+    *at = chunk;
+    dev->arena.chunk_bytes += chunk->buffer.n_bytes;
+    return COLI_BK_OK;
+}
+
+coli_bk_status vk_slice_alloc(coli_bk_device *dev, uint64_t n_bytes, vk_slice *out)
+{
+    *out = (vk_slice){.n_bytes = vk_slice_bytes(n_bytes)};
+    pthread_mutex_lock(&dev->memory_lock);
+    coli_bk_status status = COLI_BK_OK;
+    bool is_placed = false, is_new = false;
+    while (!is_placed && !status) {
+        for (vk_chunk *c = dev->arena.chunks; c && !is_placed; c = c->next)
+            is_placed = place(c, out);
+        if (is_placed || is_new) break;
+        status = add_chunk(dev, out->n_bytes);
+        is_new = true;
+    }
+    if (is_placed) dev->arena.used_bytes += out->n_bytes;
+    pthread_mutex_unlock(&dev->memory_lock);
+    return status;
+}
+
+static void drop_chunk(coli_bk_device *dev, vk_chunk *chunk)
+{
+    vk_chunk **at = &dev->arena.chunks;
+    while (*at != chunk) at = &(*at)->next;
+    *at = chunk->next;
+    dev->arena.chunk_bytes -= chunk->buffer.n_bytes;
+    vk_buffer_destroy(dev, &chunk->buffer);
+    vk_free(&dev->host, chunk);
+}
+
+void vk_slice_free(coli_bk_device *dev, vk_slice *slice)
+{
+    pthread_mutex_lock(&dev->memory_lock);
+    vk_chunk *chunk = slice->chunk;
+    *(slice->before ? &slice->before->after : &chunk->first) = slice->after;
+    if (slice->after) slice->after->before = slice->before;
+    chunk->used_bytes -= slice->n_bytes;
+    dev->arena.used_bytes -= slice->n_bytes;
+    bool has_other_empty = false;
+    for (const vk_chunk *c = dev->arena.chunks; c; c = c->next)
+        has_other_empty = has_other_empty || (c != chunk && c->used_bytes == 0);
+    if (chunk->used_bytes == 0 && has_other_empty) drop_chunk(dev, chunk);
+    pthread_mutex_unlock(&dev->memory_lock);
+    *slice = (vk_slice){0};
+}
+
+void vk_arena_finish(coli_bk_device *dev)
+{
+    while (dev->arena.chunks) drop_chunk(dev, dev->arena.chunks);
+}

@@ -1,0 +1,40 @@
+/* memory_used.c - how much memory this process holds, for tests that look for leaks. */
+#include "memory.h"
+
+#include <stdio.h>
+#if defined(__GLIBC__)
+#include <malloc.h>
+#include <unistd.h>
+#endif
+
+/* The sanitizers replace malloc and know; absent otherwise. */
+#if defined(__GNUC__) && !defined(_WIN32)
+__attribute__((weak)) size_t __sanitizer_get_current_allocated_bytes(void);
+#endif
+
+uint64_t coli__memory_allocated(void)
+{
+#if defined(__GNUC__) && !defined(_WIN32)
+    if (__sanitizer_get_current_allocated_bytes) return __sanitizer_get_current_allocated_bytes();
+#endif
+#if defined(__GLIBC__) && (__GLIBC__ > 2 || __GLIBC_MINOR__ >= 33)
+    const struct mallinfo2 info = mallinfo2();
+    return info.uordblks + info.hblkhd;
+#else
+    return 0;
+#endif
+}
+
+uint64_t coli__memory_resident(void)
+{
+#if defined(__GLIBC__)
+    FILE *file = fopen("/proc/self/statm", "r");
+    if (!file) return 0;
+    unsigned long long total, resident = 0;
+    if (fscanf(file, "%llu %llu", &total, &resident) != 2) resident = 0;
+    fclose(file);
+    return resident * (uint64_t)sysconf(_SC_PAGESIZE);
+#else
+    return 0;
+#endif
+}

@@ -1,0 +1,21 @@
+# Models on the devices of plugins.
+#
+# coli_device_test(NAME label BACKEND): tests/<label>/NAME.c, run with the plugin of that name if it is
+# built; several backends share one program.
+function(coli_device_test name label backend)
+    if(NOT TARGET ${name})
+        coli_test_program(${name} ${label})
+    endif()
+    if(TARGET backend_${backend})
+        add_test(NAME ${label}.${name}_${backend}
+                 COMMAND ${name} ${backend} $<TARGET_FILE:backend_${backend}>)
+        set_tests_properties(${label}.${name}_${backend} PROPERTIES LABELS "${label}" SKIP_RETURN_CODE 77)
+        add_dependencies(${name} backend_${backend})
+    endif()
+endfunction()
+
+coli_test(lane_test unit)
+foreach(backend fake vulkan cudaemu)
+    coli_device_test(placement prop ${backend})
+    coli_device_test(device_fault fault ${backend})
+endforeach()
