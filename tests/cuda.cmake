@@ -28,7 +28,8 @@ if(COLI_SANITIZE) # coli_flags are for C alone
 endif()
 
 coli_test(cuda_prop prop)
-foreach(name IN ITEMS cuda_prop)
+coli_test(cuda_fault fault)
+foreach(name IN ITEMS cuda_prop cuda_fault)
     add_dependencies(${name} backend_cudaemu)
     target_compile_definitions(${name} PRIVATE CUDAEMU="$<TARGET_FILE:backend_cudaemu>")
     target_link_libraries(${name} PRIVATE ${CMAKE_DL_LIBS})

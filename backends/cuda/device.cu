@@ -99,9 +99,17 @@ coli_bk_status coli__cuda_wait(coli_bk_device *dev, cudaEvent_t event, uint64_t 
     return coli__cuda_check(dev, error, "cudaEventQuery");
 }
 
-coli_bk_status coli__cuda_hangs(coli_bk_device *dev, uint64_t limit_ns)
+std::atomic<uint64_t> coli__cuda_hanging;
+
+static void give_up(coli_bk_device *dev)
 {
     dev->is_lost = true;
+    coli__cuda_hanging |= UINT64_C(1) << dev->ordinal;
+}
+
+coli_bk_status coli__cuda_hangs(coli_bk_device *dev, uint64_t limit_ns)
+{
+    give_up(dev);
     return coli__cuda_fail(dev->host, COLI_BK_LOST,
                            CUDA_NAME ": device %d is lost: no answer within %.3f s", dev->ordinal,
                            static_cast<double>(limit_ns) * 1e-9);
@@ -115,7 +123,7 @@ coli_bk_status coli__cuda_settle(coli_bk_device *dev, cudaStream_t stream, coli_
     if (error != cudaSuccess && error != cudaErrorNotReady) // perhaps it was only this question
         error = poll(dev, dev->host->wait_limit_ns, ask);
     if (error == cudaSuccess) return status;
-    dev->is_lost = true;
+    give_up(dev);
     return COLI_BK_LOST;
 }
 
@@ -235,6 +243,11 @@ static coli_bk_status describe(const coli_bk_host *host, uint32_t device, coli_b
                  OLDEST_MINOR);
     else if (mode == cudaComputeModeProhibited)
         snprintf(info->unusable, sizeof info->unusable, "its compute mode is \"prohibited\"");
+    else if (device >= COLI__CUDA_MAX_DEVICES)
+        snprintf(info->unusable, sizeof info->unusable, "only the first %d devices are used",
+                 COLI__CUDA_MAX_DEVICES);
+    else if (coli__cuda_hanging >> device & 1)
+        snprintf(info->unusable, sizeof info->unusable, "it stopped answering in this process");
     return COLI_BK_OK;
 }
 

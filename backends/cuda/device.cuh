@@ -9,7 +9,7 @@
  *
  * When a device is lost, by an error that stays or by not answering in time, every later call fails at
  * once, and what CUDA holds for it is left alone for good: a call that releases memory waits for the
- * whole device, without a limit. */
+ * whole device, without a limit.  For the same reason one that hangs is not opened again. */
 #ifndef COLI_CUDA_DEVICE_CUH
 #define COLI_CUDA_DEVICE_CUH
 
@@ -102,6 +102,10 @@ struct coli_bk_tensor {
     uint64_t n_bytes;
     coli_bk_matrix matrix[3];
 };
+
+/* Bit i: device i does not answer any more. */
+extern std::atomic<uint64_t> coli__cuda_hanging;
+enum { COLI__CUDA_MAX_DEVICES = 64 }; /* what that has bits for; others count as unusable */
 
 /* ---- errors and waiting (device.cu) ---------------------------------------------------------- */
 

@@ -44,7 +44,7 @@ uint64_t coli_backend_alloc_footprint(coli_bk_device *dev, uint64_t n_bytes)
 {
     if (!dev || n_bytes == 0 || n_bytes > UINT64_MAX / 2) return n_bytes;
     const uint64_t each = round_up(n_bytes, ALIGN), n = n_in_buffer(dev, each);
-    return (round_up(n * each, STEP) + n - 1) / n;
+    return round_up(n * each, STEP) / n;
 }
 
 static coli__cuda_extent *new_extent(coli_bk_device *dev)

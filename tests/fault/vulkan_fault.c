@@ -317,7 +317,7 @@ static void full_of_tensors(void **state)
     T_BEGIN;
     vk_host host;
     coli_bk_device *dev =
-        vk_open(&host, "validate=1 memory=2MiB buffer=200KiB work=64KiB staging=64KiB");
+        vk_open(&host, "validate=1 memory=1MiB buffer=200KiB work=64KiB staging=64KiB");
     vk_world w;
     t_rng rng = {4};
     vk_world_init(&w, &rng, plain, 128, 128, VK_MAX_EXPERT, one_row, 1);
@@ -345,7 +345,7 @@ static void full_of_tensors(void **state)
     VK_FAILS(&host, vk.tensor_upload(dev, &w.sources[0], &more), COLI_BK_NOMEM, "are free");
     vk_world_run(&w, &host, dev);
     for (uint32_t i = 0; i < n;
-         i++) { // in a scattered order: 7 has no factor in common with any n here
+         i++) { // in a scattered order: some twice, the rest below
         const uint32_t e = (i * 7 + 3) % n;
         if (w.tensors[e]) vk.tensor_free(dev, w.tensors[e]);
         w.tensors[e] = NULL;
@@ -354,7 +354,7 @@ static void full_of_tensors(void **state)
         if (w.tensors[e]) vk.tensor_free(dev, w.tensors[e]);
         w.tensors[e] = NULL;
     }
-    T_EQ(free_bytes(&host, dev), before);
+    T_LE(before - free_bytes(&host, dev), 64 << 10); // the readback memory of the groups stays
     w.n_expert = VK_MAX_EXPERT;
     vk_world_free(&w, dev);
     vk_shut(&host, dev);

@@ -22,7 +22,7 @@ typedef struct emu {
 
 static emu bk;
 
-static void emu_find(void *library, const char *name, void *out)
+static inline void emu_find(void *library, const char *name, void *out)
 {
     void *const found = dlsym(library, name);
     if (!found) {
@@ -32,7 +32,7 @@ static void emu_find(void *library, const char *name, void *out)
     memcpy(out, &found, sizeof found);
 }
 
-static void emu_load(void)
+static inline void emu_load(void)
 {
     void *const library = dlopen(CUDAEMU, RTLD_NOW | RTLD_LOCAL);
     if (!library) {
@@ -56,14 +56,14 @@ static struct {
     char text[512];  // of the last failure
 } host;
 
-static void host_fail(void *ctx, const char *text)
+static inline void host_fail(void *ctx, const char *text)
 {
     (void)ctx;
     host.n_fail++;
     snprintf(host.text, sizeof host.text, "%s", text);
 }
 
-static uint64_t host_clock_ns(void *ctx)
+static inline uint64_t host_clock_ns(void *ctx)
 {
     (void)ctx;
     struct timespec t;
@@ -71,7 +71,7 @@ static uint64_t host_clock_ns(void *ctx)
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-static void *host_alloc(void *ctx, uint64_t n_bytes, uint64_t align, uint32_t flags)
+static inline void *host_alloc(void *ctx, uint64_t n_bytes, uint64_t align, uint32_t flags)
 {
     (void)ctx, (void)flags, (void)align;
     void *const p = coli__alloc64((size_t)n_bytes);
@@ -79,14 +79,14 @@ static void *host_alloc(void *ctx, uint64_t n_bytes, uint64_t align, uint32_t fl
     return p;
 }
 
-static void host_free(void *ctx, void *memory)
+static inline void host_free(void *ctx, void *memory)
 {
     (void)ctx;
     if (memory) __atomic_fetch_sub(&host.n_alive, 1, __ATOMIC_SEQ_CST);
     coli__free_aligned(memory);
 }
 
-static void host_init(const char *options, uint64_t wait_limit_ns)
+static inline void host_init(const char *options, uint64_t wait_limit_ns)
 {
     host.services = (coli_bk_host){.struct_size = sizeof host.services,
                                    .abi_minor = COLI_BK_ABI_MINOR,
@@ -116,7 +116,7 @@ static const uint64_t PATIENCE_NS = 60000000000u;
         T_EQ(host.n_fail - before_, fails_);                                                       \
     } while (0)
 
-static coli_bk_device *emu_open(const char *options)
+static inline coli_bk_device *emu_open(const char *options)
 {
     host_init(options, PATIENCE_NS);
     coli_bk_device *dev = NULL;
@@ -125,7 +125,7 @@ static coli_bk_device *emu_open(const char *options)
 }
 
 /* Close, and nothing is left. */
-static void emu_close(coli_bk_device *dev)
+static inline void emu_close(coli_bk_device *dev)
 {
     bk.close(dev);
     uint64_t n_alive, n_call, n_operation;
@@ -136,23 +136,23 @@ static void emu_close(coli_bk_device *dev)
 
 /* ---- experts, matrices, groups --------------------------------------------------------------- */
 
-typedef struct expert {
+typedef struct test_expert {
     coli_bk_source source; // its block is ours
     coli_bk_tensor *tensor;
-} expert;
+} test_expert;
 
-static void expert_free(coli_bk_device *dev, expert *e)
+static inline void expert_free(coli_bk_device *dev, test_expert *e)
 {
     bk.tensor_free(dev, e->tensor);
     coli__free_aligned((void *)(uintptr_t)e->source.data);
-    *e = (expert){0};
+    *e = (test_expert){0};
 }
 
 /* A group with its rows and joins, and what must come back. */
-typedef struct group {
+typedef struct test_group {
     coli_bk_group args;
     uint32_t d_model;
-    expert *experts; // borrowed
+    test_expert *experts; // borrowed
     coli_bk_tensor **tensors;
     uint32_t *which, *n_row, *row; // which expert
     int8_t *q;
@@ -163,17 +163,17 @@ typedef struct group {
     uint64_t n_pair, n_result;
     float *y; // (n_result, d_model)
     uint8_t *flag;
-} group;
+} test_group;
 
-static void group_free(group *g)
+static inline void group_free(test_group *g)
 {
     void *const all[] = {g->tensors, g->which, g->n_row,     g->row,         g->q,   g->d,
                          g->joins,   g->y,     g->term_pair, g->term_weight, g->flag};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) coli__free(all[i]);
-    *g = (group){0};
+    *g = (test_group){0};
 }
 
-static void *group_array(uint64_t n, size_t size)
+static inline void *group_array(uint64_t n, size_t size)
 {
     void *const p = coli__calloc((size_t)n + 1, size);
     assert_non_null(p);
@@ -181,12 +181,13 @@ static void *group_array(uint64_t n, size_t size)
 }
 
 /* Rows of ordinary size; of n_spoiled chosen ones each d is so large that h leaves its range. */
-static void group_make(group *g, uint64_t *seed, expert *experts, uint32_t n_of_experts,
-                       uint32_t n_expert, const uint32_t *n_row, uint32_t n_x, uint32_t n_spoiled)
+static inline void group_make(test_group *g, uint64_t *seed, test_expert *experts,
+                              uint32_t n_of_experts, uint32_t n_expert, const uint32_t *n_row,
+                              uint32_t n_x, uint32_t n_spoiled)
 {
     const coli_bk_matrix *const gate = &experts[0].source.matrix[0];
     const coli_bk_layout l = coli_bk_layout_of(gate->format, gate->n_in);
-    *g = (group){.experts = experts, .d_model = gate->n_in};
+    *g = (test_group){.experts = experts, .d_model = gate->n_in};
     g->tensors = group_array(n_expert, sizeof *g->tensors);
     g->which = group_array(n_expert, sizeof *g->which);
     g->n_row = group_array(n_expert, sizeof *g->n_row);
@@ -219,7 +220,7 @@ static void group_make(group *g, uint64_t *seed, expert *experts, uint32_t n_of_
 }
 
 /* Some pairs, in random order, become the terms of n_join joins. */
-static void group_join(group *g, uint64_t *seed, uint32_t n_join)
+static inline void group_join(test_group *g, uint64_t *seed, uint32_t n_join)
 {
     g->joins = group_array(n_join, sizeof *g->joins);
     g->term_pair = group_array(g->n_pair, sizeof *g->term_pair);
@@ -245,7 +246,7 @@ static void group_join(group *g, uint64_t *seed, uint32_t n_join)
 }
 
 /* What must come back, by coli/exact.h. */
-static void group_compute(group *g)
+static inline void group_compute(test_group *g)
 {
     const uint64_t d = g->d_model;
     float *const y = group_array(g->n_pair * d, sizeof *y);
@@ -286,7 +287,7 @@ static void group_compute(group *g)
 }
 
 /* The result has these bits; where a row is flagged, only that counts. */
-static void group_same(const group *g, const coli_bk_result *r)
+static inline void group_same(const test_group *g, const coli_bk_result *r)
 {
     T_EQ(r->n_row, g->n_result);
     if (g->n_result == 0) return;
@@ -295,7 +296,7 @@ static void group_same(const group *g, const coli_bk_result *r)
         if (!g->flag[i]) T_MEM(r->y + i * r->ld, g->y + i * g->d_model, g->d_model * sizeof(float));
 }
 
-static void group_run(coli_bk_device *dev, const group *g)
+static inline void group_run(coli_bk_device *dev, const test_group *g)
 {
     coli_bk_result r = {.struct_size = sizeof r};
     BK(bk.group_issue(dev, &g->args), COLI_BK_OK);

@@ -20,6 +20,7 @@
 #include <stdlib.h>
 #include <ucontext.h>
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
@@ -776,8 +777,11 @@ cudaError_t cuda_emu_launch(const cudaLaunchConfig_t *config, std::function<void
     return put(config->stream, [=] { run_grid(grid, block, thread); });
 }
 
+extern std::atomic<uint64_t> coli__cuda_hanging; // the plugin's; see device.cuh
+
 void cuda_emu_clear(void)
 {
+    coli__cuda_hanging = 0;
     const std::set<cudaStream_t> streams = machine.streams; // copies: what follows takes them out
     for (cudaStream_t s : streams) {
         {
