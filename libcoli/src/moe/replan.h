@@ -19,10 +19,10 @@ enum {
 typedef struct coli__replan {
     uint32_t n_layer, n_expert;
     int32_t cap; // swaps per layer and prompt; the form for all layers has n_layer times as many
-    uint32_t prompt;      // number of the present one
+    uint64_t prompt;      // number of the present one
     uint32_t *counts;     // (n_layer, n_expert) uses in this prompt
     uint32_t *n_swap;     // (n_layer) planned for newcomers of it in this prompt
-    uint32_t *planned_in; // (n_layer) the last prompt that planned it
+    uint64_t *planned_in; // (n_layer) the last prompt that planned it
     coli__plan_key *keys; // (n_layer, n_expert)
     /* Pending, oldest first.  An expert is in one of them at most, which bounds their number. */
     coli__swap *pending; // (n_layer * n_expert / 2)
