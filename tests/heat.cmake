@@ -2,3 +2,5 @@
 coli_test(heat_test unit)
 coli_test(plan_test unit)
 coli_test(replan_test unit)
+coli_test(plan_prop prop)
+coli_test(replan_prop prop)
