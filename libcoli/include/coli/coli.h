@@ -423,6 +423,43 @@ typedef struct coli_check_result {
 COLI_API coli_status coli_backend_check(const char *file, const coli_check_opts *opts,
                                         coli_check_result *result);
 
+/* ---- heat ---------------------------------------------------------------------------------- */
+
+/* A heat file (docs/formats/heat.md) says how much each expert of a model was used by all runs that
+ * kept it.  It belongs to one model.  All functions refuse what is no heat file, or one of another
+ * model, with E_FORMAT, or E_UNSUPPORTED where it is of a later version, and leave it alone; what they
+ * write replaces the old file in one step. */
+typedef struct coli_heat coli_heat;
+
+/* Read it into memory.  Errors also E_NOTFOUND, E_IO, E_NOMEM. */
+COLI_API coli_status coli_heat_open(const char *path, coli_heat **out);
+COLI_API void coli_heat_close(coli_heat *heat);
+
+typedef struct coli_heat_info {
+    uint32_t struct_size;       /* set by the caller */
+    uint32_t n_layer, n_expert; /* layers with routed experts; experts in each */
+    uint64_t n_token;           /* decoded while it was kept */
+    const char *identity;       /* of the model, as in coli_model_info; borrowed from heat */
+    const uint32_t *counts;     /* (n_layer, n_expert) borrowed from heat */
+} coli_heat_info;
+COLI_API coli_status coli_heat_get_info(const coli_heat *heat, coli_heat_info *info);
+
+/* Add up files of one model, counter by counter; a full counter stays full.
+ *   out    where the sum goes; may be one of the files
+ *   files  (n_file), at least one
+ * Errors   E_EXISTS (out is there and not one of the files); as above. */
+COLI_API coli_status coli_heat_merge(const char *out, const char *const *files, uint32_t n_file);
+
+/* Set all counters of a file to 0. */
+COLI_API coli_status coli_heat_reset(const char *path);
+
+/* A heat file with the counters of one in the older format, which does not say of what model they are:
+ * the caller says it, and only the shape can be checked.
+ *   out        must not exist
+ *   model_dir  the container
+ * Errors   E_EXISTS; as above, and as for coli_model_open. */
+COLI_API coli_status coli_heat_import(const char *out, const char *file, const char *model_dir);
+
 /* ---- tools --------------------------------------------------------------------------------- */
 
 typedef struct coli_convert_opts {
