@@ -7,7 +7,7 @@ enum {
         GENERATE | APP_INFO | APP_QWEN36, // open the model to run it, or to say how it would run
     MEASURE = APP_QWEN36,
     DEVICES = COMPUTE | APP_BENCH,
-    ALL = (APP_BACKEND << 1) - 1
+    ALL = (APP_HEAT << 1) - 1
 };
 
 #define FIELD(name) offsetof(app_settings, name)
@@ -15,7 +15,7 @@ enum {
 // clang-format off
 const app_option app_options[APP_N_OPTION] = {
     [APP_OPT_MODEL] = {"model", "DIR", APP_TEXT, FIELD(model), 0, 0, NULL, "the model that ships with coli",
-        COMPUTE | APP_TOKENIZE | APP_VERIFY | APP_BENCH, "directory of the model"},
+        COMPUTE | APP_TOKENIZE | APP_VERIFY | APP_BENCH | APP_HEAT, "directory of the model"},
     [APP_OPT_THREADS] = {"threads", "N", APP_U32, FIELD(threads), 0, 1024, NULL, "0, one per processor",
         COMPUTE | APP_CONVERT | APP_SYNTH | APP_BENCH, "compute threads"},
     [APP_OPT_ISA] = {"isa", "NAME", APP_CHOICE, FIELD(isa), 0, 0, "scalar|avx2|avxvnni|avx512|neon|i8mm",
@@ -82,7 +82,7 @@ const app_option app_options[APP_N_OPTION] = {
         APP_RENDER, "template of lines that name none"},
     [APP_OPT_SETTINGS] = {"settings", NULL, APP_FLAG, FIELD(settings), 0, 0, NULL, NULL, APP_INFO,
         "also every setting of `coli run`, its value and where it came from"},
-    [APP_OPT_JSON] = {"json", NULL, APP_FLAG, FIELD(json), 0, 0, NULL, NULL, APP_INFO | MEASURE | APP_BENCH | APP_BACKEND,
+    [APP_OPT_JSON] = {"json", NULL, APP_FLAG, FIELD(json), 0, 0, NULL, NULL, APP_INFO | MEASURE | APP_BENCH | APP_BACKEND | APP_HEAT,
         "JSON instead of text"},
     [APP_OPT_EXPERTS] = {"experts", "FORMAT", APP_TEXT, FIELD(experts), 0, 0, NULL, "int4", APP_CONVERT | APP_SYNTH,
         "format of the routed experts: int4, int8, bf16 or f32, or in full, int4-g64-f16"},

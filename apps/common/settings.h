@@ -21,7 +21,8 @@ enum {
     APP_QWEN36 = 1 << 8,
     APP_SYNTH = 1 << 9,
     APP_BENCH = 1 << 10,
-    APP_BACKEND = 1 << 11
+    APP_BACKEND = 1 << 11,
+    APP_HEAT = 1 << 12
 };
 
 typedef enum app_option_id {
