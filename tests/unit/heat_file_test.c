@@ -66,7 +66,8 @@ T_TEST(written_and_read)
     T_FAILS(coli__heat_file_expect(path, &f, OTHER, 2, 3), COLI_E_FORMAT,
             "heat of another model: expected " OTHER ", 2 layers of 3 experts; found " IDENTITY
             ", 2 of 3");
-    T_FAILS(coli__heat_file_expect(path, &f, IDENTITY, 3, 2), COLI_E_FORMAT, "expected");
+    T_FAILS(coli__heat_file_expect(path, &f, IDENTITY, 4, 3), COLI_E_FORMAT, "expected");
+    T_FAILS(coli__heat_file_expect(path, &f, IDENTITY, 2, 4), COLI_E_FORMAT, "expected");
     coli__heat_file_finish(&f);
     coli__heat_file_finish(&f);
     coli__heat_file_finish(NULL);
