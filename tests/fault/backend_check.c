@@ -102,9 +102,9 @@ T_TEST(a_hang_is_named_and_ends_the_check)
     T_BEGIN;
     static heard h;
     coli_check_result r;
-    T_OK(check(TEST_WRONG "/coli_wrong_HANG.so", NULL, NULL, 4, &h, &r));
+    T_OK(check(TEST_WRONG "/coli_wrong_HANG.so", NULL, NULL, 8, &h, &r));
     T_EQ(r.n_fault, 1);
-    T_TRUE(strstr(h.text, "nothing happened for 4 s while group_take was running") != NULL);
+    T_TRUE(strstr(h.text, "nothing happened for 8 s while group_take was running") != NULL);
     T_TRUE(strstr(h.text, "The other cases were not tried") != NULL);
 }
 
