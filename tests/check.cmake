@@ -21,3 +21,16 @@ if(TARGET backend_check)
     add_dependencies(backend_check ${wrong_targets})
     target_compile_definitions(backend_check PRIVATE TEST_WRONG="${wrong_plugins}")
 endif()
+
+# The backends of this tree keep the contract.  Where there is no device for one, its test is skipped.
+foreach(backend IN ITEMS fake vulkan cuda cudaemu)
+    if(TARGET backend_${backend})
+        add_test(NAME fault.check_${backend} COMMAND coli_cli backend check $<TARGET_FILE:backend_${backend}>)
+        set_tests_properties(fault.check_${backend} PROPERTIES LABELS fault SKIP_RETURN_CODE 2)
+    endif()
+endforeach()
+if(TARGET backend_fake) # small enough to be filled
+    add_test(NAME fault.check_fake_small COMMAND coli_cli backend check $<TARGET_FILE:backend_fake>
+             --backend-options vram=64MiB)
+    set_tests_properties(fault.check_fake_small PROPERTIES LABELS fault)
+endif()

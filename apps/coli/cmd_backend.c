@@ -1,5 +1,5 @@
-/* cmd_backend.c - `coli backend`: which backends there are, what devices they see, and what is wrong
- * with those that cannot be used. */
+/* cmd_backend.c - `coli backend`: which backends there are, what devices they see, what is wrong with
+ * those that cannot be used, and whether one keeps its contract. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -165,10 +165,41 @@ static int show(const app_settings *s, bool with_devices)
     return APP_BAD;
 }
 
+/* ---- check --------------------------------------------------------------------------------- */
+
+static void print_case(void *user, const char *line, bool is_fault)
+{
+    (void)user;
+    (void)is_fault;
+    app_line(stdout, "%s", line);
+    fflush(stdout); // a case may take seconds, and the next may be the last
+}
+
+static int check(const app_settings *s)
+{
+    if (s->n_arg < 2) return app_usage("backend", "backend check: expected a file");
+    if (s->json) return app_usage("backend", "backend check: there is no --json");
+    const coli_check_opts opts = {.struct_size = sizeof opts,
+                                  .device = s->device,
+                                  .options = s->backend_options,
+                                  .only = s->only,
+                                  .seed = s->seed,
+                                  .on_line = print_case};
+    coli_check_result r = {.struct_size = sizeof r};
+    const coli_status status = coli_backend_check(s->args[1], &opts, &r);
+    if (status != COLI_OK) {
+        app_fail(status);
+        return APP_BAD;
+    }
+    app_line(stdout, "%u cases, %u skipped, %u faults", r.n_case, r.n_skipped, r.n_fault);
+    return r.n_fault ? APP_FAILED : APP_OK;
+}
+
 int cmd_backend(const app_settings *s)
 {
     const char *verb = s->args[0];
     if (strcmp(verb, "list") == 0) return show(s, false);
     if (strcmp(verb, "info") == 0) return show(s, true);
-    return app_usage("backend", "backend: expected list or info, found \"%s\"", verb);
+    if (strcmp(verb, "check") == 0) return check(s);
+    return app_usage("backend", "backend: expected list, info or check, found \"%s\"", verb);
 }

@@ -54,7 +54,7 @@ int cmd_run(const app_settings *s)
     int code = read_prompt(s, &prompt);
     if (code != APP_OK) return code;
     app_engine engine;
-    code = app_open(s, APP_OPEN_SESSION | APP_OPEN_DEVICES, &engine);
+    code = app_open(s, APP_OPEN_SESSION | APP_OPEN_DEVICES | APP_OPEN_TELL, &engine);
     if (code == APP_OK) {
         coli_chat *chat = NULL;
         const coli_chat_opts opts = {

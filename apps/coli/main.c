@@ -111,8 +111,8 @@ static const app_command commands[] = {
      .run = cmd_bench},
     {.name = "backend",
      .bit = APP_BACKEND,
-     .synopsis = "list | info [options] [NAME | FILE]",
-     .summary = "Tell which GPUs can be used, and why others cannot",
+     .synopsis = "list | info [options] [NAME | FILE], or check [options] FILE",
+     .summary = "Tell which GPUs can be used, and why others cannot; check a backend",
      .text =
          "A backend is a file coli_NAME.so.  `list` shows those that are found and what is wrong "
          "with the\n"
@@ -120,11 +120,17 @@ static const app_command commands[] = {
          "only that\n"
          "one is looked at, and the exit code is 2 when it cannot be used.  A file has a slash "
          "in its\n"
-         "name: ./coli_x.so.\n",
+         "name: ./coli_x.so.\n\n"
+         "`check` is for who writes one: it tries whether FILE keeps the contract of "
+         "coli/backend.h, a line\n"
+         "per case, and names what is wrong.  Exit code 0: nothing; 1: something; 2: it cannot be "
+         "checked.\n",
      .examples = "  coli backend list\n"
                  "  coli backend info\n"
                  "  coli backend info cuda --json\n"
-                 "  coli backend list ./build/lib/coli_vulkan.so\n",
+                 "  coli backend list ./build/lib/coli_vulkan.so\n"
+                 "  coli backend check ./coli_x.so\n"
+                 "  coli backend check ./coli_x.so --only numbers --seed 7\n",
      .min_arg = 1,
      .max_arg = 2,
      .run = cmd_backend},

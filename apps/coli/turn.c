@@ -40,7 +40,7 @@ static int explain(const coli_result *r, const app_answer *a, const app_engine *
     return APP_FAILED;
 }
 
-int turn_say(coli_chat *chat, const app_engine *engine, const app_settings *s, const char *text,
+int turn_say(coli_chat *chat, app_engine *engine, const app_settings *s, const char *text,
              const char *full_hint)
 {
     coli_sampling sampling;
@@ -55,6 +55,7 @@ int turn_say(coli_chat *chat, const app_engine *engine, const app_settings *s, c
         status = coli_chat_say(chat, text, &opts, app_answer_piece, &answer, &result);
         app_answer_end(&answer);
     }
+    app_tell_lost(engine);
     stopped |= app_interrupt_count() > 0;       // one that comes a moment late ends nothing else
     if (answer.write_failed) return APP_FAILED; // the end of the program says why
     if (stopped && (status == COLI_OK || status == COLI_E_CANCELLED)) {

@@ -225,8 +225,23 @@ int app_open(const app_settings *s, uint32_t what, app_engine *out)
     return failed;
 }
 
+/* Called between a failure and its message, so no call here may fail. */
+void app_tell_lost(app_engine *engine)
+{
+    coli_backend_stats stats = {.struct_size = sizeof stats};
+    coli_device_use use = {.struct_size = sizeof use};
+    uint32_t n_lost = 0;
+    if (!engine->model || coli_model_get_backend_stats(engine->model, &stats) != COLI_OK) return;
+    for (uint32_t i = 0; i < stats.n_device; i++)
+        if (coli_model_get_device(engine->model, i, &use) == COLI_OK && use.lost &&
+            n_lost++ >= engine->n_lost_told)
+            app_note("a device was given up, the processor does its work: %s", use.lost);
+    engine->n_lost_told = n_lost;
+}
+
 void app_close(app_engine *engine)
 {
+    app_tell_lost(engine);
     app_interrupt_session(NULL);
     coli_session_destroy(engine->session);
     coli_model_close(engine->model);

@@ -8,6 +8,7 @@
 typedef struct app_engine {
     coli_model *model;
     coli_session *session;
+    uint32_t n_lost_told; // devices whose loss was told
 } app_engine;
 
 /* The directory that the settings mean: --model or COLI_MODEL as typed, else the shipped model,
@@ -28,6 +29,10 @@ enum {
 /* Open that model.  what: bits of the above.  An exit code; close whatever it was. */
 int app_open(const app_settings *s, uint32_t what, app_engine *out);
 void app_close(app_engine *engine);
+
+/* A line on stderr for every device that was given up since this was last called.  app_close does it,
+ * too. */
+void app_tell_lost(app_engine *engine);
 
 /* Below the error about a backend that was asked for: what to try. */
 void app_hint_backend(const char *backend);

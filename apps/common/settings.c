@@ -40,6 +40,10 @@ const app_option app_options[APP_N_OPTION] = {
         "memory that the model may take on each device, or as much as N percent of the experts need"},
     [APP_OPT_VRAM_TRUNK] = {"vram-trunk", NULL, APP_FLAG, FIELD(vram_trunk), 0, 0, NULL, NULL, DEVICES,
         "put the dense matrices on the first device, before the experts"},
+    [APP_OPT_DEVICE] = {"device", "N", APP_U32, FIELD(device), 0, 65535, NULL, "0", APP_BACKEND,
+        "check: which of its devices"},
+    [APP_OPT_ONLY] = {"only", "CASE", APP_TEXT, FIELD(only), 0, 0, NULL, "all", APP_BACKEND,
+        "check: one case, like W1, or one family, like numbers"},
 
     [APP_OPT_SYSTEM] = {"system", "TEXT", APP_TEXT, FIELD(system), 0, 0, NULL, "none", GENERATE | APP_INFO,
         "system message"},
@@ -65,7 +69,7 @@ const app_option app_options[APP_N_OPTION] = {
     [APP_OPT_PRESENCE_PENALTY] = {"presence-penalty", "R", APP_F32, FIELD(presence_penalty), -100, 100, NULL,
         "the model's", GENERATE | APP_INFO, "lower the logits of tokens of this answer by R; 0 is off"},
     [APP_OPT_SEED] = {"seed", "N", APP_U64, FIELD(seed), 0, 0, NULL, "0",
-        GENERATE | APP_INFO | APP_SYNTH | APP_BENCH,
+        GENERATE | APP_INFO | APP_SYNTH | APP_BENCH | APP_BACKEND,
         "start of the random numbers: the same seed gives the same result"},
 
     [APP_OPT_TOKENIZER] = {"tokenizer", "FILE", APP_TEXT, FIELD(tokenizer), 0, 0, NULL, "the model's",

@@ -38,6 +38,8 @@ typedef enum app_option_id {
     APP_OPT_DEVICES,
     APP_OPT_VRAM,
     APP_OPT_VRAM_TRUNK,
+    APP_OPT_DEVICE,
+    APP_OPT_ONLY,
     /* what is said */
     APP_OPT_SYSTEM,
     APP_OPT_NO_THINK,
@@ -113,6 +115,8 @@ typedef struct app_settings {
     const char *backend, *backend_path, *backend_options, *devices;
     app_vram vram;
     bool vram_trunk;
+    uint32_t device;
+    const char *only;
     const char *system;
     bool no_think, preserve_thinking, no_history;
     uint32_t n, top_k;

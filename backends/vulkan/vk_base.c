@@ -32,7 +32,8 @@ const char *vk_result_name(VkResult result, char number[16])
 {
     switch (result) {
 #define NAME(r)                                                                                    \
-    case r: return #r;
+    case r:                                                                                        \
+        return #r;
         NAME(VK_SUCCESS)
         NAME(VK_NOT_READY)
         NAME(VK_TIMEOUT)
@@ -53,7 +54,9 @@ const char *vk_result_name(VkResult result, char number[16])
         NAME(VK_ERROR_INVALID_SHADER_NV)
         NAME(VK_ERROR_UNKNOWN)
 #undef NAME
-    default: snprintf(number, 16, "VkResult %d", (int)result); return number;
+    default:
+        snprintf(number, 16, "VkResult %d", (int)result);
+        return number;
     }
 }
 
@@ -64,9 +67,12 @@ coli_bk_status vk_result_status(VkResult result)
     case VK_ERROR_OUT_OF_DEVICE_MEMORY:
     case VK_ERROR_OUT_OF_POOL_MEMORY:
     case VK_ERROR_FRAGMENTED_POOL:
-    case VK_ERROR_TOO_MANY_OBJECTS: return COLI_BK_NOMEM;
-    case VK_ERROR_DEVICE_LOST: return COLI_BK_LOST;
-    default: return COLI_BK_FAILED;
+    case VK_ERROR_TOO_MANY_OBJECTS:
+        return COLI_BK_NOMEM;
+    case VK_ERROR_DEVICE_LOST:
+        return COLI_BK_LOST;
+    default:
+        return COLI_BK_FAILED;
     }
 }
 
@@ -135,6 +141,7 @@ static coli_bk_status parse_option(const coli_bk_host *host, const char *text, s
         {"work", 1u << 16, 1u << 30, &o->work_bytes, NULL},
         {"subgroup", 1, 128, NULL, &o->subgroup},
         {"dot", 0, 1, NULL, &o->dot},
+        {"join", 0, 1, NULL, &o->join},
         {"storage16", 0, 1, NULL, &o->storage16},
         {"validate", 0, 2, NULL, &o->validate},
     };
@@ -157,14 +164,14 @@ static coli_bk_status parse_option(const coli_bk_host *host, const char *text, s
     }
     return vk_fail(host, COLI_BK_INVALID,
                    "vulkan: unknown option \"%.*s\": expected buffer=, memory=, staging=, work=, "
-                   "subgroup=, dot=, storage16= or validate=",
+                   "subgroup=, dot=, storage16=, join= or validate=",
                    (int)vk_min(n, 60), text);
 }
 
 coli_bk_status vk_options_parse(const coli_bk_host *host, vk_options *out)
 {
     *out = (vk_options){
-        .staging_bytes = 32u << 20, .work_bytes = 64u << 20, .dot = 2, .storage16 = 1};
+        .staging_bytes = 32u << 20, .work_bytes = 64u << 20, .dot = 2, .storage16 = 1, .join = 2};
     const char *at = host->options ? host->options : "";
     while (*at) {
         const size_t n = strcspn(at, " ");

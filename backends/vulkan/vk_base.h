@@ -48,6 +48,7 @@ typedef struct vk_options {
     uint64_t work_bytes;    // of the work buffer
     uint32_t subgroup;      // size of subgroups; 0: the driver's choice
     uint32_t dot;           // integer dot products: 0 no, 1 yes, 2 where they are fast
+    uint32_t join;          // joins on the device: 0 no, 1 yes, 2 where it keeps denormals
     uint32_t storage16;     // 16-bit loads: 0 no, 1 where there are
     uint32_t validate;      // the validation layer: 0 no, 1 yes, 2 with its look at synchronisation
 } vk_options;

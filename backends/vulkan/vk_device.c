@@ -23,7 +23,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "vk_work.h"
+#include "vk_group.h"
+#include "vk_matmul.h"
+#include "vk_round.h"
 
 coli_bk_status vk_device_fail(coli_bk_device *dev, VkResult result, const char *what)
 {
@@ -66,8 +68,8 @@ static coli_bk_status stream_init(coli_bk_device *dev, vk_stream *s, vk_queue *q
         .sType = VK_STRUCTURE_TYPE_SEMAPHORE_TYPE_CREATE_INFO,
         .semaphoreType = VK_SEMAPHORE_TYPE_TIMELINE,
     };
-    const VkSemaphoreCreateInfo semaphore_info = {
-        .sType = VK_STRUCTURE_TYPE_SEMAPHORE_CREATE_INFO, .pNext = &type};
+    const VkSemaphoreCreateInfo semaphore_info = {.sType = VK_STRUCTURE_TYPE_SEMAPHORE_CREATE_INFO,
+                                                  .pNext = &type};
     r = dev->vk.vkCreateSemaphore(dev->handle, &semaphore_info, NULL, &s->timeline);
     if (r) return vk_device_fail(dev, r, "vkCreateSemaphore");
 
@@ -138,9 +140,9 @@ coli_bk_status vk_stream_submit(coli_bk_device *dev, vk_stream *s, vk_slot *slot
     return COLI_BK_OK;
 }
 
-coli_bk_status vk_stream_wait(coli_bk_device *dev, vk_stream *s, uint64_t value, uint64_t limit_ns)
+static VkResult wait_value(coli_bk_device *dev, vk_stream *s, uint64_t value, uint64_t limit_ns)
 {
-    if (value <= atomic_load(&s->done)) return COLI_BK_OK;
+    if (value <= atomic_load(&s->done)) return VK_SUCCESS;
     const VkSemaphoreWaitInfo info = {
         .sType = VK_STRUCTURE_TYPE_SEMAPHORE_WAIT_INFO,
         .semaphoreCount = 1,
@@ -148,10 +150,15 @@ coli_bk_status vk_stream_wait(coli_bk_device *dev, vk_stream *s, uint64_t value,
         .pValues = &value,
     };
     const VkResult r = dev->vk.vkWaitSemaphores(dev->handle, &info, limit_ns);
+    if (!r) atomic_store(&s->done, value);
+    return r;
+}
+
+coli_bk_status vk_stream_wait(coli_bk_device *dev, vk_stream *s, uint64_t value, uint64_t limit_ns)
+{
+    const VkResult r = wait_value(dev, s, value, limit_ns);
     if (r == VK_TIMEOUT) return COLI_BK_BUSY;
-    if (r) return vk_device_fail(dev, r, "vkWaitSemaphores");
-    atomic_store(&s->done, value);
-    return COLI_BK_OK;
+    return r ? vk_device_fail(dev, r, "vkWaitSemaphores") : COLI_BK_OK;
 }
 
 coli_bk_status vk_stream_finish(coli_bk_device *dev, vk_stream *s, uint64_t value)
@@ -161,6 +168,15 @@ coli_bk_status vk_stream_finish(coli_bk_device *dev, vk_stream *s, uint64_t valu
     atomic_store(&dev->is_lost, true);
     return vk_fail(&dev->host, COLI_BK_LOST, "vulkan: %s: no answer within %" PRIu64 " ms",
                    dev->about.name, dev->host.wait_limit_ns / 1000000);
+}
+
+bool vk_stream_drain(coli_bk_device *dev, vk_stream *s)
+{
+    // Waiting for a lost device once more would take more time than the host allows.
+    if (!atomic_load(&dev->is_lost) &&
+        wait_value(dev, s, s->issued, dev->host.wait_limit_ns) != VK_SUCCESS)
+        atomic_store(&dev->is_lost, true);
+    return !atomic_load(&dev->is_lost);
 }
 
 void vk_barrier(coli_bk_device *dev, const vk_stream *s, VkCommandBuffer commands)
@@ -182,8 +198,7 @@ static coli_bk_status choose_device(coli_bk_device *dev, uint32_t index)
 {
     bool is_absent;
     VK_TRY(vk_instance_open(&dev->host, dev->options.validate, &is_absent, &dev->instance));
-    if (is_absent)
-        return vk_fail(&dev->host, COLI_BK_UNSUPPORTED, "vulkan: there is no Vulkan on this machine");
+    if (is_absent) return vk_fail(&dev->host, COLI_BK_UNSUPPORTED, "vulkan: " VK_ABSENT);
     vk_candidate *list;
     uint32_t n;
     VK_TRY(vk_instance_devices(&dev->instance, &list, &n));
@@ -235,7 +250,8 @@ static coli_bk_status create_device(coli_bk_device *dev)
     const char *extensions[3];
     uint32_t n_extension = 0;
     VkPhysicalDeviceVulkan12Features f12 = {
-        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES, .timelineSemaphore = VK_TRUE};
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES,
+        .timelineSemaphore = VK_TRUE};
     VkPhysicalDeviceVulkan11Features f11 = {
         .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_FEATURES,
         .pNext = &f12,
@@ -278,7 +294,8 @@ static coli_bk_status create_device(coli_bk_device *dev)
     dev->n_queue = 1;
     if (dev->has_two_families || c->copy_queue) {
         dev->queues[1].family = c->copy_family;
-        dev->vk.vkGetDeviceQueue(dev->handle, c->copy_family, c->copy_queue, &dev->queues[1].handle);
+        dev->vk.vkGetDeviceQueue(dev->handle, c->copy_family, c->copy_queue,
+                                 &dev->queues[1].handle);
         dev->n_queue = 2;
     }
     return COLI_BK_OK;
@@ -297,7 +314,8 @@ static coli_bk_status open_device(coli_bk_device *dev, uint32_t index)
     VK_TRY(vk_kernels_init(dev));
     VK_TRY(stream_init(dev, &dev->work, &dev->queues[0], "staging of activations"));
     VK_TRY(stream_init(dev, &dev->copy, &dev->queues[dev->n_queue - 1], "staging of weights"));
-    return vk_work_init(dev);
+    VK_TRY(vk_rounds_init(dev));
+    return vk_group_init(dev);
 }
 
 static void init_locks(coli_bk_device *dev)
@@ -310,7 +328,6 @@ static void init_locks(coli_bk_device *dev)
 
 coli_bk_status vk_device_open(const coli_bk_host *host, uint32_t index, coli_bk_device **out)
 {
-    *out = NULL;
     coli_bk_device *dev = vk_alloc(host, sizeof *dev);
     if (!dev) return vk_fail(host, COLI_BK_NOMEM, "vulkan: no memory to open a device");
     memcpy(&dev->host, host, vk_min(host->struct_size, sizeof dev->host));
@@ -331,19 +348,10 @@ coli_bk_status vk_device_open(const coli_bk_host *host, uint32_t index, coli_bk_
 /* Whether the device does nothing for us any more. */
 static bool is_idle(coli_bk_device *dev)
 {
-    vk_stream *const streams[] = {&dev->work, &dev->copy};
-    for (uint32_t i = 0; i < 2; i++) {
-        if (streams[i]->issued == 0) continue;
-        const VkSemaphoreWaitInfo info = {
-            .sType = VK_STRUCTURE_TYPE_SEMAPHORE_WAIT_INFO,
-            .semaphoreCount = 1,
-            .pSemaphores = &streams[i]->timeline,
-            .pValues = &streams[i]->issued,
-        };
-        if (dev->vk.vkWaitSemaphores(dev->handle, &info, dev->host.wait_limit_ns) == VK_TIMEOUT)
-            return false; // any other result: done, or the driver has given the device up
-    }
-    return true;
+    // Any result but a timeout: done, or the driver has given the device up.
+    const uint64_t limit_ns = dev->host.wait_limit_ns;
+    return wait_value(dev, &dev->work, dev->work.issued, limit_ns) != VK_TIMEOUT &&
+           wait_value(dev, &dev->copy, dev->copy.issued, limit_ns) != VK_TIMEOUT;
 }
 
 void vk_device_close(coli_bk_device *dev)
@@ -352,10 +360,13 @@ void vk_device_close(coli_bk_device *dev)
     if (dev->handle) {
         if (!is_idle(dev)) {
             vk_log(&dev->host, COLI_BK_LOG_WARNING,
-                   "vulkan: %s still does not answer: what it uses is never freed", dev->about.name);
+                   "vulkan: %s still does not answer: what it uses is never freed",
+                   dev->about.name);
             return;
         }
-        vk_work_finish(dev);
+        vk_matmul_finish(dev);
+        vk_group_finish(dev);
+        vk_rounds_finish(dev);
         while (dev->pinned) {
             vk_pinned *pinned = dev->pinned;
             dev->pinned = pinned->next;

@@ -26,9 +26,9 @@ enum { VK_N_SLOT = 4, VK_N_SET = 4, VK_N_STAMP = 4 };
 
 typedef struct vk_slot {
     VkCommandBuffer commands;
-    uint64_t value;     // of its last submission; 0: none
-    uint8_t *staging;   // (slot_bytes) mapped
-    uint64_t staging_at; // where that is in the ring's buffer
+    uint64_t value;                 // of its last submission; 0: none
+    uint8_t *staging;               // (slot_bytes) mapped
+    uint64_t staging_at;            // where that is in the ring's buffer
     VkDescriptorSet sets[VK_N_SET]; // work stream
     uint32_t first_stamp;           // work stream: its VK_N_STAMP time stamps
     bool has_stamps;                // written by its last submission and not yet read
@@ -41,7 +41,7 @@ typedef struct vk_stream {
     vk_buffer ring;
     uint64_t slot_bytes;
     vk_slot slots[VK_N_SLOT];
-    uint64_t issued;      // the number of the last submission
+    uint64_t issued;       // the number of the last submission
     _Atomic uint64_t done; // a submission that was seen done, and so are those before it
 } vk_stream;
 
@@ -56,12 +56,15 @@ coli_bk_status vk_stream_wait(coli_bk_device *dev, vk_stream *stream, uint64_t v
                               uint64_t limit_ns);
 /* The same with the host's limit, where BUSY becomes LOST. */
 coli_bk_status vk_stream_finish(coli_bk_device *dev, vk_stream *stream, uint64_t value);
+/* After a failure, of which nothing may stay under way: wait for all submissions and report nothing.
+ * False when they do not end: the device is lost then. */
+bool vk_stream_drain(coli_bk_device *dev, vk_stream *stream);
 
 /* All that the device did so far is seen by what it does next. */
 void vk_barrier(coli_bk_device *dev, const vk_stream *stream, VkCommandBuffer commands);
 
 struct coli_bk_tensor {
-    vk_slice slice;
+    vk_slice slice; // first: close frees the tensors that it finds in the arena
     uint64_t n_bytes;
     uint32_t n_matrix;
     coli_bk_matrix matrix[3];
@@ -72,7 +75,8 @@ typedef struct vk_pinned { // memory from host_alloc
     struct vk_pinned *next;
 } vk_pinned;
 
-struct vk_work;
+struct vk_rounds;
+struct vk_group;
 
 struct coli_bk_device {
     /* immutable after open */
@@ -89,16 +93,23 @@ struct coli_bk_device {
     bool has_two_families;
 
     atomic_bool is_lost;
+    _Atomic uint64_t heap_bytes; // of the device's heap, in our buffers
 
     /* guarded by memory_lock */
     pthread_mutex_t memory_lock;
     vk_arena arena;
-    uint64_t other_bytes; // device memory beside the arena
 
     vk_kernels kernels;
-    vk_stream work, copy;    // each: its own sequence of calls
-    struct vk_work *rounds;  // work sequence
-    vk_pinned *pinned;       // copy sequence
+
+    /* work sequence */
+    vk_stream work;
+    struct vk_rounds *rounds;
+    struct vk_group *group;
+    vk_buffer matmul_out; // readback memory
+
+    /* copy sequence */
+    vk_stream copy;
+    vk_pinned *pinned;
 
     /* guarded by stats_lock */
     pthread_mutex_t stats_lock;

@@ -64,7 +64,7 @@ static const VkValidationFeaturesEXT validation_features = {
     .pEnabledValidationFeatures = enabled_checks,
 };
 
-static coli_bk_status create_instance(vk_instance *in, uint32_t validate)
+static coli_bk_status create_instance(vk_instance *in, uint32_t validate, bool *is_absent)
 {
     static const char *const layers[] = {validation_layer};
     static const char *const extensions[] = {VK_EXT_DEBUG_UTILS_EXTENSION_NAME,
@@ -84,6 +84,8 @@ static coli_bk_status create_instance(vk_instance *in, uint32_t validate)
         .ppEnabledExtensionNames = extensions,
     };
     const VkResult r = vkCreateInstance(&info, NULL, &in->handle);
+    *is_absent = r == VK_ERROR_INCOMPATIBLE_DRIVER;
+    if (*is_absent) return COLI_BK_OK;
     if (r == VK_ERROR_LAYER_NOT_PRESENT)
         return vk_fail(in->host, COLI_BK_FAILED, "vulkan: validate=: %s is not installed",
                        validation_layer);
@@ -101,7 +103,8 @@ static coli_bk_status open_locked(vk_instance *in, uint32_t validate, bool *is_a
         return vk_fail(in->host, COLI_BK_UNSUPPORTED,
                        "vulkan: the Vulkan library is version %u.%u; 1.2 is needed",
                        VK_API_VERSION_MAJOR(version), VK_API_VERSION_MINOR(version));
-    VK_TRY(create_instance(in, validate));
+    VK_TRY(create_instance(in, validate, is_absent));
+    if (*is_absent) return COLI_BK_OK;
 #define LOAD(name)                                                                                 \
     in->name = (PFN_##name)vkGetInstanceProcAddr(in->handle, #name);                               \
     if (!in->name) return vk_fail(in->host, COLI_BK_FAILED, "vulkan: there is no %s", #name);
@@ -148,9 +151,12 @@ static uint32_t kind_of(VkPhysicalDeviceType type)
 {
     switch (type) {
     case VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU:
-    case VK_PHYSICAL_DEVICE_TYPE_VIRTUAL_GPU: return COLI_BK_DISCRETE;
-    case VK_PHYSICAL_DEVICE_TYPE_CPU: return COLI_BK_CPU;
-    default: return COLI_BK_INTEGRATED;
+    case VK_PHYSICAL_DEVICE_TYPE_VIRTUAL_GPU:
+        return COLI_BK_DISCRETE;
+    case VK_PHYSICAL_DEVICE_TYPE_CPU:
+        return COLI_BK_CPU;
+    default:
+        return COLI_BK_INTEGRATED;
     }
 }
 
@@ -173,7 +179,7 @@ static bool has_extension(const VkExtensionProperties *list, uint32_t n, const c
 
 /* Queues: a family that computes, best one that does nothing else; for copies a family of its own,
  * else a second queue, else the same one.  False when nothing computes. */
-static bool choose_queues(const vk_instance *in, vk_candidate *c, uint32_t *timestamp_bits)
+static bool choose_queues(const vk_instance *in, vk_candidate *c)
 {
     enum { MAX_FAMILY = 32 };
     VkQueueFamilyProperties families[MAX_FAMILY];
@@ -193,7 +199,7 @@ static bool choose_queues(const vk_instance *in, vk_candidate *c, uint32_t *time
         }
     }
     if (c->compute_family == n) return false;
-    *timestamp_bits = families[c->compute_family].timestampValidBits;
+    c->tick_bits = families[c->compute_family].timestampValidBits;
     if (c->copy_family == n) {
         c->copy_family = c->compute_family;
         c->copy_queue = families[c->compute_family].queueCount > 1;
@@ -303,10 +309,9 @@ static coli_bk_status examine(const vk_instance *in, vk_candidate *c)
         c->min_subgroup = p_subgroup.minSubgroupSize;
         c->max_subgroup = p_subgroup.maxSubgroupSize;
     }
-    uint32_t timestamp_bits = 0;
     const char *reason = obstacle(limits, &p12, &f.features, &f12);
-    if (!choose_queues(in, c, &timestamp_bits)) reason = "no queue that computes";
-    c->ns_per_tick = timestamp_bits == 64 ? limits->timestampPeriod : 0.0f;
+    if (!choose_queues(in, c)) reason = "no queue that computes";
+    c->ns_per_tick = limits->timestampPeriod;
     if (reason) snprintf(c->unusable, sizeof c->unusable, "%s", reason);
     return COLI_BK_OK;
 }
@@ -333,7 +338,8 @@ coli_bk_status vk_instance_devices(const vk_instance *in, vk_candidate **out, ui
     uint32_t n_found = 0;
     VkResult r = in->vkEnumeratePhysicalDevices(in->handle, &n_found, NULL);
     if (r) return vk_fail_result(in->host, r, "vkEnumeratePhysicalDevices");
-    VkPhysicalDevice *found = vk_alloc(in->host, ((uint64_t)n_found + 1) * sizeof(VkPhysicalDevice));
+    VkPhysicalDevice *found =
+        vk_alloc(in->host, ((uint64_t)n_found + 1) * sizeof(VkPhysicalDevice));
     vk_candidate *list = vk_alloc(in->host, ((uint64_t)n_found + 1) * sizeof *list);
     coli_bk_status status = COLI_BK_OK;
     if (!found || !list) {

@@ -27,7 +27,8 @@ typedef struct vk_instance {
 } vk_instance;
 
 /* With `validate` (the option), every message of the validation layer becomes a warning of the host's log.
- * *is_absent: there is no Vulkan on this machine (no failure is reported for that). */
+ * *is_absent: VK_ABSENT (no failure is reported for that). */
+#define VK_ABSENT "there is no Vulkan library on this machine, or no driver for it"
 coli_bk_status vk_instance_open(const coli_bk_host *host, uint32_t validate, bool *is_absent,
                                 vk_instance *out);
 void vk_instance_close(vk_instance *instance);
@@ -45,16 +46,23 @@ typedef struct vk_candidate {
     VkPhysicalDevice handle;
     uint32_t kind; // COLI_BK_DISCRETE ...
     char name[128], driver[128], uuid[64];
-    char unusable[256]; // the reason; "" when it can be used
+    char unusable[256];  // the reason; "" when it can be used
     uint64_t heap_bytes; // of device memory
     uint32_t heap;
     uint64_t max_buffer_bytes;
     bool has_denorm_preserve, has_storage16, has_dot, is_dot_fast, has_budget;
     uint32_t min_subgroup, max_subgroup; // 0: its size cannot be chosen
-    float ns_per_tick;                   // 0: no time stamps
+    uint32_t tick_bits;                  // of time stamps; 0: there are none
+    float ns_per_tick;
     uint32_t compute_family, copy_family;
     uint32_t copy_queue; // of copy_family
 } vk_candidate;
+
+/* Whether joins are computed on the device: it could flush denormals, which a weighted row may be. */
+static inline bool vk_options_join(const vk_options *options, const vk_candidate *c)
+{
+    return options->join == 1 || (options->join == 2 && c->has_denorm_preserve);
+}
 
 /* Discrete before integrated before CPU devices, each kind in Vulkan's order.  vk_free(*out). */
 coli_bk_status vk_instance_devices(const vk_instance *instance, vk_candidate **out, uint32_t *n);

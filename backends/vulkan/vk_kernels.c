@@ -44,7 +44,8 @@ static bool is_long(vk_shape shape, uint32_t n_group)
 static coli_bk_status create_layouts(coli_bk_device *dev)
 {
     const VkDescriptorSetLayoutBinding bindings[] = {
-        {0, VK_DESCRIPTOR_TYPE_STORAGE_BUFFER, VK_N_WEIGHT_BUFFER, VK_SHADER_STAGE_COMPUTE_BIT, NULL},
+        {0, VK_DESCRIPTOR_TYPE_STORAGE_BUFFER, VK_N_WEIGHT_BUFFER, VK_SHADER_STAGE_COMPUTE_BIT,
+         NULL},
         {1, VK_DESCRIPTOR_TYPE_STORAGE_BUFFER, 1, VK_SHADER_STAGE_COMPUTE_BIT, NULL},
         {2, VK_DESCRIPTOR_TYPE_STORAGE_BUFFER, 1, VK_SHADER_STAGE_COMPUTE_BIT, NULL},
     };
@@ -82,8 +83,8 @@ static coli_bk_status create_layouts(coli_bk_device *dev)
 
 static coli_bk_status create_module(coli_bk_device *dev, const char *name, VkShaderModule *out)
 {
-    const bool has_dot = dev->about.has_dot &&
-                         (dev->options.dot == 1 || (dev->options.dot == 2 && dev->about.is_dot_fast));
+    const bool has_dot = dev->about.has_dot && (dev->options.dot == 1 ||
+                                                (dev->options.dot == 2 && dev->about.is_dot_fast));
     const bool has_storage16 = dev->about.has_storage16 && dev->options.storage16;
     for (size_t i = 0; i < sizeof vk_shaders / sizeof *vk_shaders; i++) {
         const vk_shader *s = &vk_shaders[i];
@@ -106,7 +107,8 @@ coli_bk_status vk_kernels_init(coli_bk_device *dev)
 {
     VK_TRY(create_layouts(dev));
     VK_TRY(create_module(dev, "product", &dev->kernels.product_module));
-    return create_module(dev, "hidden", &dev->kernels.hidden_module);
+    VK_TRY(create_module(dev, "hidden", &dev->kernels.hidden_module));
+    return create_module(dev, "join", &dev->kernels.join_module);
 }
 
 void vk_kernels_finish(coli_bk_device *dev)
@@ -116,8 +118,10 @@ void vk_kernels_finish(coli_bk_device *dev)
     for (size_t i = 0; i < sizeof k->product / sizeof *products; i++)
         dev->vk.vkDestroyPipeline(dev->handle, products[i], NULL);
     for (size_t i = 0; i < 2; i++) dev->vk.vkDestroyPipeline(dev->handle, k->hidden[i], NULL);
+    dev->vk.vkDestroyPipeline(dev->handle, k->join, NULL);
     dev->vk.vkDestroyShaderModule(dev->handle, k->product_module, NULL);
     dev->vk.vkDestroyShaderModule(dev->handle, k->hidden_module, NULL);
+    dev->vk.vkDestroyShaderModule(dev->handle, k->join_module, NULL);
     dev->vk.vkDestroyDescriptorPool(dev->handle, k->pool, NULL);
     dev->vk.vkDestroyPipelineLayout(dev->handle, k->layout, NULL);
     dev->vk.vkDestroyDescriptorSetLayout(dev->handle, k->set_layout, NULL);
@@ -132,8 +136,7 @@ static coli_bk_status create_pipeline(coli_bk_device *dev, VkShaderModule module
 {
     enum { MAX_CONSTANT = 8 };
     VkSpecializationMapEntry entries[MAX_CONSTANT];
-    for (uint32_t i = 0; i < n_constant; i++)
-        entries[i] = (VkSpecializationMapEntry){i, 4 * i, 4};
+    for (uint32_t i = 0; i < n_constant; i++) entries[i] = (VkSpecializationMapEntry){i, 4 * i, 4};
     const VkSpecializationInfo specialization = {n_constant, entries, 4 * n_constant, constants};
     const VkPipelineShaderStageRequiredSubgroupSizeCreateInfoEXT subgroup = {
         .sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_REQUIRED_SUBGROUP_SIZE_CREATE_INFO_EXT,
@@ -154,6 +157,18 @@ static coli_bk_status create_pipeline(coli_bk_device *dev, VkShaderModule module
     return r ? vk_device_fail(dev, r, "vkCreateComputePipelines") : COLI_BK_OK;
 }
 
+/* What a tensor of three matrices needs besides products. */
+static coli_bk_status need_expert(coli_bk_device *dev, uint32_t down_format)
+{
+    const uint32_t group = coli_bk_layout_of(down_format, 1).group;
+    const uint32_t constants[] = {0, 0, 0, 0, 0, group};
+    VkPipeline *hidden = &dev->kernels.hidden[group == 64], *join = &dev->kernels.join;
+    if (!*hidden)
+        VK_TRY(create_pipeline(dev, dev->kernels.hidden_module, constants,
+                               sizeof constants / sizeof *constants, hidden));
+    return *join ? COLI_BK_OK : create_pipeline(dev, dev->kernels.join_module, NULL, 0, join);
+}
+
 static coli_bk_status need_product(coli_bk_device *dev, uint32_t format, uint32_t n_in)
 {
     const coli_bk_layout l = coli_bk_layout_of(format, n_in);
@@ -161,9 +176,14 @@ static coli_bk_status need_product(coli_bk_device *dev, uint32_t format, uint32_
         const vk_shape_info *s = &vk_shapes[shape];
         const bool is_deep = is_long(shape, l.n_group);
         VkPipeline *at = &dev->kernels.product[format][shape][is_deep];
-        const uint32_t constants[] = {s->n_split * s->n_side, s->n_split, s->n_row,
-                                      n_level_of[is_deep],    l.bits,     l.group,
-                                      l.per_row,              l.scale_bytes};
+        const uint32_t constants[] = {s->n_split * s->n_side,
+                                      s->n_split,
+                                      s->n_row,
+                                      n_level_of[is_deep],
+                                      l.bits,
+                                      l.group,
+                                      l.per_row,
+                                      l.scale_bytes};
         if (!*at)
             VK_TRY(create_pipeline(dev, dev->kernels.product_module, constants,
                                    sizeof constants / sizeof *constants, at));
@@ -177,14 +197,7 @@ coli_bk_status vk_kernels_need(coli_bk_device *dev, const coli_bk_matrix *matrix
     coli_bk_status status = COLI_BK_OK;
     for (uint32_t i = 0; i < n_matrix && !status; i++)
         status = need_product(dev, matrix[i].format, matrix[i].n_in);
-    if (n_matrix == 3 && !status) {
-        const uint32_t group = coli_bk_layout_of(matrix[2].format, 1).group;
-        const uint32_t constants[] = {0, 0, 0, 0, 0, group};
-        VkPipeline *at = &dev->kernels.hidden[group == 64];
-        if (!*at)
-            status = create_pipeline(dev, dev->kernels.hidden_module, constants,
-                                     sizeof constants / sizeof *constants, at);
-    }
+    if (n_matrix == 3 && !status) status = need_expert(dev, matrix[2].format);
     pthread_mutex_unlock(&dev->kernels.lock);
     return status;
 }

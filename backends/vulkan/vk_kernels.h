@@ -19,7 +19,7 @@ vk_shape vk_shape_for(uint32_t n_row); // of one expert or matrix
 /* Every split takes 2^this groups. */
 uint32_t vk_split_log2(vk_shape shape, uint32_t n_group);
 
-/* The push constants of product.comp and hidden.comp, in their order; positions in words. */
+/* The push constants of product.comp, hidden.comp and join.comp, in their order; positions in words. */
 enum { VK_NONE = 0xFFFFFFFF };
 
 typedef struct vk_product_args {
@@ -37,19 +37,26 @@ typedef struct vk_hidden_args {
     uint32_t flag_at;
 } vk_hidden_args;
 
+typedef struct vk_join_args {
+    uint32_t row_at, term_at;
+    uint32_t y_at, out_at;
+    uint32_t d;
+} vk_join_args;
+
 enum { VK_MAX_ARGS_BYTES = 64 };
 
 typedef struct vk_kernels {
     VkDescriptorSetLayout set_layout;
     VkDescriptorPool pool;
     VkPipelineLayout layout;
-    VkShaderModule product_module, hidden_module;
+    VkShaderModule product_module, hidden_module, join_module;
 
     /* Made under `lock` when a tensor that needs them is uploaded.  An entry does not change any more
      * once the work sequence may use it, so that one reads without the lock. */
     pthread_mutex_t lock;
     VkPipeline product[COLI_BK_N_FORMAT][VK_N_SHAPE][2]; // [1]: for very long rows
     VkPipeline hidden[2];                                // groups of 32, of 64
+    VkPipeline join;
 } vk_kernels;
 
 coli_bk_status vk_kernels_init(coli_bk_device *dev);

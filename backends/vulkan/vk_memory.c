@@ -24,17 +24,26 @@ enum { CHUNK_BYTES = 256 << 20 };
 
 /* ---- buffers ---------------------------------------------------------------------------------- */
 
-/* The first memory type with all of `need` and, when there is one, all of `like`. */
-static uint32_t memory_type(const coli_bk_device *dev, uint32_t allowed, VkMemoryPropertyFlags need,
-                            VkMemoryPropertyFlags like)
+/* A memory type for this use.  Wishes are dropped one after another: host memory that is cached (for
+ * reading) and not the device's own; device memory in the heap that is accounted for. */
+static uint32_t memory_type(const coli_bk_device *dev, uint32_t allowed, vk_use use)
 {
-    for (uint32_t pass = 0; pass < 2; pass++) {
-        const VkMemoryPropertyFlags flags = pass == 0 ? need | like : need;
-        for (uint32_t i = 0; i < dev->memory.memoryTypeCount; i++)
-            if ((allowed >> i & 1u) &&
-                (dev->memory.memoryTypes[i].propertyFlags & flags) == flags)
-                return i;
-    }
+    const bool is_host = use == VK_USE_STAGING || use == VK_USE_READBACK;
+    const VkMemoryPropertyFlags device = VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT,
+                                cached = VK_MEMORY_PROPERTY_HOST_CACHED_BIT,
+                                mapped = VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT |
+                                         VK_MEMORY_PROPERTY_HOST_COHERENT_BIT;
+    for (uint32_t n_wish = 3; n_wish-- > 0;)
+        for (uint32_t i = 0; i < dev->memory.memoryTypeCount; i++) {
+            const VkMemoryType *type = &dev->memory.memoryTypes[i];
+            const VkMemoryPropertyFlags has = type->propertyFlags;
+            if (!(allowed >> i & 1u)) continue;
+            if (is_host ? (has & mapped) != mapped : !(has & device)) continue;
+            if (n_wish > 0 && use == VK_USE_READBACK && !(has & cached)) continue;
+            if (n_wish > 1 && is_host && (has & device)) continue;
+            if (n_wish > 0 && !is_host && type->heapIndex != dev->about.heap) continue;
+            return i;
+        }
     return UINT32_MAX;
 }
 
@@ -42,21 +51,19 @@ static VkResult bind_memory(coli_bk_device *dev, vk_use use, vk_buffer *b)
 {
     VkMemoryRequirements need;
     dev->vk.vkGetBufferMemoryRequirements(dev->handle, b->handle, &need);
-    const bool is_host = use == VK_USE_STAGING || use == VK_USE_READBACK;
-    const VkMemoryPropertyFlags mapped =
-        VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT;
     const VkMemoryAllocateInfo info = {
         .sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO,
         .allocationSize = need.size,
-        .memoryTypeIndex =
-            memory_type(dev, need.memoryTypeBits,
-                        is_host ? mapped : VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT,
-                        use == VK_USE_READBACK ? VK_MEMORY_PROPERTY_HOST_CACHED_BIT : 0),
+        .memoryTypeIndex = memory_type(dev, need.memoryTypeBits, use),
     };
     if (info.memoryTypeIndex == UINT32_MAX) return VK_ERROR_FEATURE_NOT_PRESENT;
     VkResult r = dev->vk.vkAllocateMemory(dev->handle, &info, NULL, &b->memory);
-    if (!r) r = dev->vk.vkBindBufferMemory(dev->handle, b->handle, b->memory, 0);
-    if (!r && is_host)
+    if (r) return r;
+    if (dev->memory.memoryTypes[info.memoryTypeIndex].heapIndex == dev->about.heap)
+        b->heap_bytes = need.size;
+    atomic_fetch_add(&dev->heap_bytes, b->heap_bytes);
+    r = dev->vk.vkBindBufferMemory(dev->handle, b->handle, b->memory, 0);
+    if (!r && (use == VK_USE_STAGING || use == VK_USE_READBACK))
         r = dev->vk.vkMapMemory(dev->handle, b->memory, 0, VK_WHOLE_SIZE, 0, &b->map);
     return r;
 }
@@ -106,6 +113,7 @@ void vk_buffer_destroy(coli_bk_device *dev, vk_buffer *b)
 {
     if (b->handle) dev->vk.vkDestroyBuffer(dev->handle, b->handle, NULL);
     if (b->memory) dev->vk.vkFreeMemory(dev->handle, b->memory, NULL); // unmaps
+    atomic_fetch_sub(&dev->heap_bytes, b->heap_bytes);
     *b = (vk_buffer){0};
 }
 
@@ -114,7 +122,7 @@ void vk_buffer_destroy(coli_bk_device *dev, vk_buffer *b)
 /* Of the heap, what the driver gives us (or we assume) beyond what we have. */
 static uint64_t heap_free(coli_bk_device *dev, bool *is_assumed)
 {
-    const uint64_t own = dev->arena.chunk_bytes + dev->other_bytes;
+    const uint64_t own = atomic_load(&dev->heap_bytes);
     uint64_t left;
     *is_assumed = !dev->about.has_budget;
     if (dev->about.has_budget) {
@@ -142,7 +150,8 @@ void vk_memory_info(coli_bk_device *dev, coli_bk_mem_info *out)
     const uint64_t total = dev->options.memory_bytes
                                ? vk_min(dev->options.memory_bytes, dev->about.heap_bytes)
                                : dev->about.heap_bytes;
-    const uint64_t left = heap_free(dev, &is_assumed) + dev->arena.chunk_bytes - dev->arena.used_bytes;
+    const uint64_t left =
+        heap_free(dev, &is_assumed) + dev->arena.chunk_bytes - dev->arena.used_bytes;
     pthread_mutex_unlock(&dev->memory_lock);
     out->is_assumed = is_assumed;
     out->total_bytes = total;
@@ -245,5 +254,11 @@ void vk_slice_free(coli_bk_device *dev, vk_slice *slice)
 
 void vk_arena_finish(coli_bk_device *dev)
 {
-    while (dev->arena.chunks) drop_chunk(dev, dev->arena.chunks);
+    while (dev->arena.chunks) {
+        for (vk_slice *slice = dev->arena.chunks->first, *after; slice; slice = after) {
+            after = slice->after;
+            vk_free(&dev->host, slice); // the tensor, whose first member it is
+        }
+        drop_chunk(dev, dev->arena.chunks);
+    }
 }

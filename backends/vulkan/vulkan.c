@@ -4,7 +4,8 @@
 #include <string.h>
 
 #include "vk_device.h"
-#include "vk_work.h"
+#include "vk_group.h"
+#include "vk_matmul.h"
 
 const coli_bk_info coli_backend_info = {
     .magic = COLI_BK_MAGIC,
@@ -29,28 +30,47 @@ const coli_bk_info coli_backend_info = {
 coli_bk_status coli_backend_device_count(const coli_bk_host *host, uint32_t *n)
 {
     if (!n) return INVALID(host, "device_count: no place for the result");
-    *n = 0;
     vk_instance instance;
     bool is_absent;
     VK_TRY(vk_instance_open(host, 0, &is_absent, &instance));
     if (is_absent) {
-        host->fail(host->ctx, "vulkan: there is no Vulkan library on this machine");
+        host->fail(host->ctx, "vulkan: " VK_ABSENT); // the reason for 0, which is no failure
+        *n = 0;
         return COLI_BK_OK;
     }
     vk_candidate *list;
-    const coli_bk_status status = vk_instance_devices(&instance, &list, n);
+    uint32_t n_found;
+    const coli_bk_status status = vk_instance_devices(&instance, &list, &n_found);
     vk_free(host, list);
     vk_instance_close(&instance);
+    if (!status) *n = n_found;
     return status;
 }
 
-static void fill_info(const vk_candidate *c, coli_bk_device_info *info)
+static void ignore(void *ctx, const char *text)
+{
+    (void)ctx;
+    (void)text;
+}
+
+/* Whether a device opened with the host's options would join.  Wrong options are open's to report. */
+static bool joins(const coli_bk_host *host, const vk_candidate *c)
+{
+    coli_bk_host quiet = {0};
+    memcpy(&quiet, host, vk_min(host->struct_size, sizeof quiet));
+    quiet.fail = ignore;
+    vk_options options;
+    return vk_options_parse(&quiet, &options) == COLI_BK_OK && vk_options_join(&options, c);
+}
+
+static void fill_info(const coli_bk_host *host, const vk_candidate *c, coli_bk_device_info *info)
 {
     const uint32_t struct_size = info->struct_size;
     coli_bk_device_info full = {
         .struct_size = struct_size,
         .kind = c->kind,
         .formats = (1u << COLI_BK_N_FORMAT) - 1,
+        .flags = joins(host, c) ? COLI_BK_CAN_JOIN : 0,
         .mem_total = c->heap_bytes,
         .max_tensor_bytes = c->max_buffer_bytes & ~(uint64_t)(VK_SLICE_ALIGN - 1),
     };
@@ -68,12 +88,12 @@ coli_bk_status coli_backend_device_info(const coli_bk_host *host, uint32_t devic
     vk_instance instance;
     bool is_absent;
     VK_TRY(vk_instance_open(host, 0, &is_absent, &instance));
-    if (is_absent) return INVALID(host, "device %u: there is no Vulkan on this machine", device);
+    if (is_absent) return INVALID(host, "device %u: " VK_ABSENT, device);
     vk_candidate *list;
     uint32_t n;
     coli_bk_status status = vk_instance_devices(&instance, &list, &n);
     if (!status && device >= n) status = INVALID(host, "device %u: there are %u", device, n);
-    if (!status) fill_info(&list[device], info);
+    if (!status) fill_info(host, &list[device], info);
     vk_free(host, list);
     vk_instance_close(&instance);
     return status;
@@ -130,9 +150,8 @@ static coli_bk_status check_matrix(const coli_bk_host *host, const coli_bk_sourc
         return INVALID(host, "matrix %u: scale_exp %d: expected -60 to 60", i, m->scale_exp);
     const uint64_t n_bytes = coli_bk_matrix_bytes(m->format, m->n_out, m->n_in);
     if (m->offset % 64 || m->offset > s->n_bytes || n_bytes > s->n_bytes - m->offset)
-        return INVALID(host,
-                       "matrix %u: %" PRIu64 " bytes at %" PRIu64 ": the block has %" PRIu64, i,
-                       n_bytes, m->offset, s->n_bytes);
+        return INVALID(host, "matrix %u: %" PRIu64 " bytes at %" PRIu64 ": the block has %" PRIu64,
+                       i, n_bytes, m->offset, s->n_bytes);
     return COLI_BK_OK;
 }
 
@@ -143,8 +162,9 @@ static coli_bk_status check_source(coli_bk_device *dev, const coli_bk_source *s)
     if (s->n_matrix != 1 && s->n_matrix != 3)
         return INVALID(host, "a block of %u matrices: expected 1 or 3", s->n_matrix);
     if (!s->data || (uintptr_t)s->data % 64 || s->n_bytes % 32 || s->n_bytes == 0)
-        return INVALID(host, "a block of %" PRIu64 " bytes at %p: expected a multiple of 32 at a "
-                             "multiple of 64",
+        return INVALID(host,
+                       "a block of %" PRIu64 " bytes at %p: expected a multiple of 32 at a "
+                       "multiple of 64",
                        s->n_bytes, s->data);
     for (uint32_t i = 0; i < s->n_matrix; i++) VK_TRY(check_matrix(host, s, i));
     const coli_bk_matrix *m = s->matrix;
@@ -158,18 +178,26 @@ static coli_bk_status check_source(coli_bk_device *dev, const coli_bk_source *s)
         return vk_fail(host, COLI_BK_UNSUPPORTED,
                        "vulkan: a block of %" PRIu64 " bytes: a buffer of %s holds %" PRIu64,
                        s->n_bytes, dev->about.name, dev->max_tensor_bytes);
-    return vk_work_check_shape(dev, m, s->n_matrix);
+    return s->n_matrix == 3 ? vk_group_check_shape(dev, m) : vk_matmul_check_shape(dev, m);
+}
+
+/* The memory of host_alloc that holds all of a block: the device copies from there by itself. */
+static const vk_pinned *find_pinned(const coli_bk_device *dev, const uint8_t *from,
+                                    uint64_t n_bytes)
+{
+    for (const vk_pinned *p = dev->pinned; p; p = p->next) {
+        const uintptr_t at = (uintptr_t)from - (uintptr_t)p->buffer.map; // huge when below
+        if (at < p->buffer.n_bytes && n_bytes <= p->buffer.n_bytes - at) return p;
+    }
+    return NULL;
 }
 
 /* Copy the block into the slice; *value is the submission after which it is there. */
-static coli_bk_status copy_block(coli_bk_device *dev, const coli_bk_source *s, const vk_slice *slice,
-                                 uint64_t *value)
+static coli_bk_status copy_block(coli_bk_device *dev, const coli_bk_source *s,
+                                 const vk_slice *slice, uint64_t *value)
 {
     const uint8_t *from = s->data;
-    const vk_pinned *pinned = dev->pinned;
-    while (pinned && !(from >= (uint8_t *)pinned->buffer.map &&
-                       from < (uint8_t *)pinned->buffer.map + pinned->buffer.n_bytes))
-        pinned = pinned->next;
+    const vk_pinned *pinned = find_pinned(dev, from, s->n_bytes);
     const uint64_t piece_bytes = pinned ? s->n_bytes : dev->copy.slot_bytes;
     for (uint64_t at = 0; at < s->n_bytes; at += piece_bytes) {
         const uint64_t n = vk_min(piece_bytes, s->n_bytes - at);
@@ -211,29 +239,27 @@ coli_bk_status coli_backend_tensor_upload(coli_bk_device *dev, const coli_bk_sou
                                           coli_bk_tensor **out)
 {
     if (!out) return INVALID(&dev->host, "tensor_upload: no place for the result");
-    *out = NULL;
     VK_TRY(vk_device_check(dev));
     VK_TRY(check_source(dev, source));
     VK_TRY(vk_kernels_need(dev, source->matrix, source->n_matrix));
     coli_bk_tensor *t = vk_alloc(&dev->host, sizeof *t);
     if (!t) return vk_fail(&dev->host, COLI_BK_NOMEM, "vulkan: no memory for a tensor's record");
     coli_bk_status status = vk_slice_alloc(dev, source->n_bytes, &t->slice);
-    if (status) goto out;
+    if (status) {
+        vk_free(&dev->host, t);
+        return status;
+    }
     t->n_bytes = source->n_bytes;
     t->n_matrix = source->n_matrix;
     memcpy(t->matrix, source->matrix, sizeof t->matrix);
     status = copy_block_now(dev, source, &t->slice);
     if (status) {
-        // Pieces may be under way; when they do not end, the device is lost and the slot stays taken.
-        if (vk_stream_wait(dev, &dev->copy, dev->copy.issued, dev->host.wait_limit_ns) == COLI_BK_OK)
-            vk_slice_free(dev, &t->slice);
-        goto out;
+        // When the pieces under way do not end, the tensor is left to close.
+        if (vk_stream_drain(dev, &dev->copy)) coli_backend_tensor_free(dev, t);
+        return status;
     }
     *out = t;
     return COLI_BK_OK;
-out:
-    vk_free(&dev->host, t);
-    return status;
 }
 
 void coli_backend_tensor_free(coli_bk_device *dev, coli_bk_tensor *tensor)
@@ -275,8 +301,7 @@ coli_bk_status coli_backend_tensor_overwrite(coli_bk_device *dev, coli_bk_tensor
 }
 
 coli_bk_status coli_backend_tensor_overwrite_async(coli_bk_device *dev, coli_bk_tensor *tensor,
-                                                   const coli_bk_source *source,
-                                                   coli_bk_fence *out)
+                                                   const coli_bk_source *source, coli_bk_fence *out)
 {
     if (!out) return INVALID(&dev->host, "tensor_overwrite_async: no place for the fence");
     VK_TRY(check_overwrite(dev, tensor, source));
@@ -335,35 +360,62 @@ static coli_bk_status check_expert(const coli_bk_host *host, const coli_bk_group
     return COLI_BK_OK;
 }
 
-static coli_bk_status check_group(const coli_bk_host *host, const coli_bk_group *g)
+/* Pairs of joins are pairs, and none occurs twice: then there are no more terms than pairs. */
+static coli_bk_status check_joins(coli_bk_device *dev, const coli_bk_group *g, uint64_t n_pair)
 {
+    const coli_bk_host *host = &dev->host;
+    if (!COLI_BK_HAS(g, coli_bk_group, term_weight) || g->n_join == 0) return COLI_BK_OK;
+    if (!vk_options_join(&dev->options, &dev->about))
+        return vk_fail(host, COLI_BK_UNSUPPORTED, "vulkan: %s does not join rows", dev->about.name);
+    if (g->n_expert == 0) return INVALID(host, "joins of no expert: how long are they?");
+    if (!g->joins || (g->n_term > 0 && (!g->term_pair || !g->term_weight)))
+        return INVALID(host, "joins without their tables");
+    if (g->n_term > n_pair || g->n_join > INT32_MAX)
+        return INVALID(host, "%u joins of %u terms: there are %" PRIu64 " pairs", g->n_join,
+                       g->n_term, n_pair);
+    for (uint32_t i = 0; i < g->n_join; i++)
+        if (g->joins[i].first_term > g->n_term ||
+            g->joins[i].n_term > g->n_term - g->joins[i].first_term)
+            return INVALID(host, "join %u: terms %u to %u of %u", i, g->joins[i].first_term,
+                           g->joins[i].first_term + g->joins[i].n_term, g->n_term);
+    for (uint32_t i = 0; i < g->n_term; i++)
+        if (g->term_pair[i] >= n_pair)
+            return INVALID(host, "term %u is pair %u of %" PRIu64, i, g->term_pair[i], n_pair);
+    return COLI_BK_OK;
+}
+
+static coli_bk_status check_group(coli_bk_device *dev, const coli_bk_group *g, uint64_t *out_n_pair)
+{
+    const coli_bk_host *host = &dev->host;
     NEED(host, g, coli_bk_group, d);
-    if (g->n_expert == 0) return COLI_BK_OK;
+    if (g->n_expert == 0) return check_joins(dev, g, 0);
     if (!g->experts || !g->n_row) return INVALID(host, "a group without experts or n_row");
     uint64_t n_pair = 0;
     for (uint32_t i = 0; i < g->n_expert; i++) {
         VK_TRY(check_expert(host, g, i));
         n_pair += g->n_row[i];
     }
+    *out_n_pair = n_pair;
     const coli_bk_matrix *gate = &g->experts[0]->matrix[0];
     const coli_bk_layout l = coli_bk_layout_of(gate->format, gate->n_in);
     if (g->group != l.group || g->n_group != l.n_group)
-        return INVALID(host, "activations of %u groups of %u: the experts have %u of %u", g->n_group,
-                       g->group, l.n_group, l.group);
+        return INVALID(host, "activations of %u groups of %u: the experts have %u of %u",
+                       g->n_group, g->group, l.n_group, l.group);
     if (n_pair > 0 && (!g->row || !g->q || !g->d))
         return INVALID(host, "a group without row numbers or activations");
     for (uint64_t p = 0; p < n_pair; p++)
         if (g->row[p] >= g->n_x)
             return INVALID(host, "pair %" PRIu64 " takes row %u of %u", p, g->row[p], g->n_x);
-    return COLI_BK_OK;
+    return check_joins(dev, g, n_pair);
 }
 
 coli_bk_status coli_backend_group_issue(coli_bk_device *dev, const coli_bk_group *group)
 {
     VK_TRY(vk_device_check(dev));
-    if (vk_work_is_pending(dev)) return COLI_BK_BUSY;
-    VK_TRY(check_group(&dev->host, group));
-    return vk_work_issue(dev, group);
+    if (vk_group_is_pending(dev)) return COLI_BK_BUSY;
+    uint64_t n_pair = 0;
+    VK_TRY(check_group(dev, group, &n_pair));
+    return vk_group_issue(dev, group, n_pair);
 }
 
 coli_bk_status coli_backend_group_take(coli_bk_device *dev, uint64_t wait_limit_ns,
@@ -371,7 +423,7 @@ coli_bk_status coli_backend_group_take(coli_bk_device *dev, uint64_t wait_limit_
 {
     NEED(&dev->host, out, coli_bk_result, flag);
     VK_TRY(vk_device_check(dev));
-    return vk_work_take(dev, wait_limit_ns, out);
+    return vk_group_take(dev, wait_limit_ns, out);
 }
 
 static coli_bk_status check_matmul(const coli_bk_host *host, const coli_bk_matmul *a)
@@ -395,7 +447,7 @@ coli_bk_status coli_backend_matmul_batch(coli_bk_device *dev, const coli_bk_matm
     VK_TRY(vk_device_check(dev));
     if (n > 0 && !args) return INVALID(&dev->host, "matmul_batch: no list");
     for (uint32_t i = 0; i < n; i++) VK_TRY(check_matmul(&dev->host, args[i]));
-    return vk_work_matmul(dev, args, n);
+    return vk_matmul_run(dev, args, n);
 }
 
 coli_bk_status coli_backend_matmul(coli_bk_device *dev, const coli_bk_matmul *args)

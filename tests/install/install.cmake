@@ -54,3 +54,26 @@ run(${CMAKE_COMMAND} -E env --unset=COLI_MODEL --unset=LD_LIBRARY_PATH "${prefix
 if(NOT out MATCHES "42")
     message(FATAL_ERROR "the installed coli answered \"${out}\", which has no 42")
 endif()
+
+# The backend of docs/backends.md is complete in less than 200 lines, needs nothing but the installed headers,
+# and the installed program finds nothing wrong with it.
+run(bash ${SOURCE}/scripts/readme-block.sh c 1 docs/backends.md)
+string(REGEX MATCHALL "\n" lines "${out}")
+list(LENGTH lines n_line)
+if(n_line GREATER_EQUAL 199)
+    message(FATAL_ERROR "the plugin of docs/backends.md has ${n_line} lines and one, expected less than 200")
+endif()
+file(WRITE ${WORK}/src/coli_plain.c "${out}\n")
+run(bash ${SOURCE}/scripts/readme-block.sh sh 1 docs/backends.md)
+if(NOT out MATCHES "^cc ([^\n]*) -I PREFIX/include coli_plain.c -o coli_plain.so\ncoli backend check ./coli_plain.so$")
+    message(FATAL_ERROR "docs/backends.md builds its plugin in another way: ${out}")
+endif()
+separate_arguments(plugin_flags UNIX_COMMAND "${CMAKE_MATCH_1}")
+run(${CC} ${plugin_flags} -Wall -Wextra -Werror "-I${prefix}/include" ${WORK}/src/coli_plain.c
+    -o ${WORK}/coli_plain.so)
+execute_process(COMMAND ${CMAKE_COMMAND} -E env --unset=LD_LIBRARY_PATH "${prefix}/bin/coli" backend check
+                        ${WORK}/coli_plain.so
+                OUTPUT_VARIABLE out OUTPUT_STRIP_TRAILING_WHITESPACE RESULT_VARIABLE code)
+if(NOT code EQUAL 0 OR NOT out MATCHES " 0 faults$")
+    message(FATAL_ERROR "coli backend check of the plugin of docs/backends.md, exit code ${code}:\n${out}")
+endif()

@@ -1,129 +1,566 @@
-/* vulkan_prop.c - whatever the Vulkan backend is asked to compute, it gives the bits of reference.c. */
-#include "vulkan_device.h"
-
-/* An expert on the device and its block here. */
-typedef struct expert {
-    coli_bk_source source;
-    coli_bk_tensor *tensor;
-} expert;
-
-enum { MAX_EXPERT = 9, MAX_ROW = 33 };
-
-/* A group with random experts and rows. */
-typedef struct world {
-    uint32_t formats[3], d, f;
-    uint32_t n_expert, n_x, n_pair;
-    expert experts[MAX_EXPERT];
-    coli_bk_tensor *tensors[MAX_EXPERT];
-    uint32_t n_row[MAX_EXPERT];
-    uint32_t *row;
-    int8_t *q;
-    float *scale;
-    coli_bk_group group;
-} world;
+/* vulkan_prop.c - whatever the Vulkan backend is asked to compute, it gives the bits of reference.c, and the
+ * validation layer has nothing to say. */
+#include "vulkan_world.h"
 
 static const uint32_t row_counts[] = {0, 1, 2, 7, 33};
+enum { N_ROW_COUNT = sizeof row_counts / sizeof *row_counts };
 
-static uint32_t random_width(t_rng *rng)
-{
-    static const uint32_t widths[] = {1, 15, 16, 17, 31, 32, 33, 63, 64, 65, 96, 128, 192, 256, 320, 512, 577};
-    return widths[t_below(rng, sizeof widths / sizeof *widths)];
-}
-
-static void world_make(world *w, t_rng *rng, uint32_t n_expert)
-{
-    *w = (world){.n_expert = n_expert, .d = random_width(rng), .f = random_width(rng)};
-    for (uint32_t i = 0; i < 3; i++) w->formats[i] = t_below(rng, COLI_BK_N_FORMAT);
-    while (coli_bk_layout_of(w->formats[0], 1).group != coli_bk_layout_of(w->formats[1], 1).group)
-        w->formats[1] = t_below(rng, COLI_BK_N_FORMAT);
-    for (uint32_t i = 0; i < n_expert; i++) {
-        T_OK(coli__ref_expert_block(&rng->state, w->formats, w->d, w->f, &w->experts[i].source));
-        w->n_row[i] = row_counts[t_below(rng, 5)];
-        w->n_pair += w->n_row[i];
-    }
-    w->n_x = t_range(rng, 1, MAX_ROW);
-    const coli_bk_layout l = coli_bk_layout_of(w->formats[0], w->d);
-    w->row = coli__calloc(w->n_pair + 1, sizeof *w->row);
-    for (uint32_t p = 0; p < w->n_pair; p++) w->row[p] = t_below(rng, w->n_x);
-    w->q = coli__calloc((size_t)w->n_x * l.n_group, l.group);
-    w->scale = coli__calloc((size_t)w->n_x * l.n_group, sizeof(float));
-    coli__ref_rows(&rng->state, w->n_x, w->d, l.group, w->q, w->scale);
-    w->group = (coli_bk_group){.struct_size = sizeof w->group,
-                               .n_expert = n_expert,
-                               .experts = w->tensors,
-                               .n_row = w->n_row,
-                               .row = w->row,
-                               .n_x = w->n_x,
-                               .group = l.group,
-                               .n_group = l.n_group,
-                               .q = w->q,
-                               .d = w->scale};
-}
-
-static void world_upload(world *w, vk_host *host, coli_bk_device *dev)
-{
-    for (uint32_t i = 0; i < w->n_expert; i++) {
-        VK_OK(host, vk.tensor_upload(dev, &w->experts[i].source, &w->experts[i].tensor));
-        w->tensors[i] = w->experts[i].tensor;
-    }
-}
-
-/* The result against the reference. */
-static void world_check(const world *w, const coli_bk_result *r)
-{
-    T_EQ(r->n_row, w->n_pair);
-    float *y = coli__calloc(w->d, sizeof *y);
-    const size_t x_bytes = (size_t)w->group.n_group * w->group.group;
-    uint32_t p = 0;
-    for (uint32_t i = 0; i < w->n_expert; i++)
-        for (uint32_t k = 0; k < w->n_row[i]; k++, p++) {
-            bool in_range;
-            T_OK(coli__ref_expert(&w->experts[i].source, w->q + w->row[p] * x_bytes,
-                                  w->scale + (size_t)w->row[p] * w->group.n_group, y, &in_range));
-            T_EQ(r->flag[p], !in_range);
-            if (in_range) T_MEM(r->y + p * r->ld, y, w->d * sizeof *y);
-        }
-    coli__free(y);
-}
-
-static void world_run(world *w, vk_host *host, coli_bk_device *dev, coli_bk_result *r)
-{
-    *r = (coli_bk_result){.struct_size = sizeof *r};
-    VK_OK(host, vk.group_issue(dev, &w->group));
-    VK_OK(host, vk.group_take(dev, UINT64_C(60000000000), r));
-}
-
-static void world_free(world *w, coli_bk_device *dev)
-{
-    for (uint32_t i = 0; i < w->n_expert; i++) {
-        if (dev) vk.tensor_free(dev, w->experts[i].tensor);
-        coli__free_aligned((void *)(uintptr_t)w->experts[i].source.data);
-    }
-    coli__free(w->row);
-    coli__free(w->q);
-    coli__free(w->scale);
-}
-
-T_PROP(groups_are_exact, 40)
+static void random_world(vk_world *w, t_rng *rng)
 {
     static const uint32_t n_experts[] = {0, 1, 2, 9};
+    uint32_t formats[3];
+    vk_random_formats(rng, formats);
+    vk_world_init(w, rng, formats, vk_random_width(rng), vk_random_width(rng),
+                  n_experts[t_below(rng, 4)], row_counts, N_ROW_COUNT);
+}
+
+/* Random groups, one after another on one device. */
+static void run_worlds(const char *options, t_rng *rng, uint32_t n)
+{
     vk_host host;
-    coli_bk_device *dev = vk_open(&host, "validate=1");
-    world w;
-    world_make(&w, &rng, n_experts[t_below(&rng, 4)]);
-    world_upload(&w, &host, dev);
-    coli_bk_result r;
-    world_run(&w, &host, dev, &r);
-    world_check(&w, &r);
-    world_free(&w, dev);
+    coli_bk_device *dev = vk_open(&host, options);
+    for (uint32_t i = 0; i < n; i++) {
+        vk_world w;
+        random_world(&w, rng);
+        vk_world_upload(&w, &host, dev);
+        vk_world_run(&w, &host, dev);
+        vk_world_free(&w, dev);
+    }
     vk_shut(&host, dev);
 }
 
-int main(void)
+T_PROP(groups, 3)
 {
+    run_worlds("validate=1", &rng, 12);
+}
+
+/* Rounds of a few rows each, tensors that fill a buffer, many windows. */
+T_PROP(groups_in_small_buffers, 3)
+{
+    run_worlds("validate=1 buffer=1MiB staging=64KiB work=128KiB", &rng, 4);
+}
+
+T_PROP(groups_without_what_is_optional, 2)
+{
+    run_worlds("validate=1 dot=0 storage16=0", &rng, 6);
+}
+
+/* The device's own subgroup size, asked for; products by the dot instruction. */
+T_PROP(groups_with_what_is_optional, 2)
+{
+    vk_host host;
+    vk_host_init(&host, "subgroup=1");
+    coli_bk_device *dev = NULL;
+    uint32_t lowest = 0;
+    if (vk.open(&host.table, vk_device, &dev) != COLI_BK_OK)
+        T_EQ(sscanf(strstr(host.message, "from "), "from %u", &lowest), 1);
+    vk.close(dev);
+    char options[80];
+    snprintf(options, sizeof options, "validate=1 dot=1 storage16=1%s%.0u",
+             lowest ? " subgroup=" : "", lowest);
+    run_worlds(options, &rng, 6);
+}
+
+/* The layer's look at synchronisation takes a buffer as a whole, so each step must be one dispatch. */
+T_PROP(steps_are_behind_barriers, 2)
+{
+    static const uint32_t seven[] = {7}, one[] = {1};
+    vk_host host;
+    coli_bk_device *dev = vk_open(&host, "validate=2 join=1 staging=64KiB work=128KiB");
+    for (uint32_t i = 0; i < 4; i++) {
+        uint32_t formats[3];
+        vk_random_formats(&rng, formats);
+        formats[1] = formats[0];
+        vk_world w;
+        vk_world_init(&w, &rng, formats, 320, 96, 5, i % 2 ? one : seven, 1);
+        const coli_bk_join join = {0, 2};
+        const uint32_t pairs[] = {0, 1};
+        const float weights[] = {0.25f, 0.75f};
+        vk_world_upload(&w, &host, dev);
+        vk_world_run(&w, &host, dev);
+        w.group.n_join = 1;
+        w.group.n_term = 2;
+        w.group.joins = &join;
+        w.group.term_pair = pairs;
+        w.group.term_weight = weights;
+        VK_OK(&host, vk.group_issue(dev, &w.group));
+        T_EQ(vk_take(&host, dev).n_row, w.n_pair - 1);
+        VK_OK(&host, vk.tensor_overwrite(dev, w.tensors[0], &w.sources[1]));
+        vk_world_free(&w, dev);
+    }
+    vk_shut(&host, dev);
+}
+
+/* Forty experts in as many buffers: more than the descriptor sets of a round name, so that it ends. */
+static void more_buffers_than_a_round_names(void **state)
+{
+    T_BEGIN;
+    static const uint32_t one[] = {1};
+    static const uint32_t formats[3] = {COLI_BK_I4_G64_F16, COLI_BK_I4_G64_F16, COLI_BK_I4_G64_F16};
+    t_rng rng = {5};
+    vk_host host;
+    coli_bk_device *dev = vk_open(&host, "validate=1 buffer=256KiB staging=128KiB");
+    vk_world w;
+    vk_world_init(&w, &rng, formats, 320, 320, 40, one, 1);
+    T_TRUE(2 * w.sources[0].n_bytes > 256 << 10); // one in each
+    vk_world_upload(&w, &host, dev);
+    vk_world_run(&w, &host, dev);
+    vk_world_free(&w, dev);
+    vk_shut(&host, dev);
+}
+
+/* ---- joins ------------------------------------------------------------------------------------ */
+
+/* Join random pairs; compare with exact.h's operations. */
+static void run_join(vk_world *w, t_rng *rng, vk_host *host, coli_bk_device *dev)
+{
+    coli_bk_join joins[8];
+    uint32_t *pairs = coli__calloc(w->n_pair + 1, sizeof *pairs), n_term = 0;
+    float *weights = coli__calloc(w->n_pair + 1, sizeof *weights);
+    uint8_t *is_term = coli__calloc(w->n_pair + 1, 1);
+    const uint32_t n_join = t_below(rng, 8);
+    for (uint32_t i = 0; i < n_join; i++) {
+        joins[i] = (coli_bk_join){n_term, 0};
+        for (uint32_t k = t_below(rng, 9); k > 0 && w->n_pair > 0; k--) {
+            const uint32_t pair = t_below(rng, w->n_pair);
+            if (is_term[pair]) continue;
+            is_term[pair] = 1;
+            pairs[n_term] = pair;
+            weights[n_term++] = t_below(rng, 8) ? (float)t_unit(rng) : 0.0f;
+            joins[i].n_term++;
+        }
+    }
+    w->group.n_join = n_join;
+    w->group.n_term = n_term;
+    w->group.joins = joins;
+    w->group.term_pair = pairs;
+    w->group.term_weight = weights;
+    VK_OK(host, vk.group_issue(dev, &w->group));
+    const coli_bk_result r = vk_take(host, dev);
+    T_EQ(r.n_row, w->n_pair - n_term + n_join);
+
+    float *all = coli__calloc((size_t)w->n_pair * w->d + 1, sizeof *all);
+    float *sum = coli__calloc(w->d, sizeof *sum);
+    for (uint32_t i = 0, p = 0; i < w->n_expert; i++)
+        for (uint32_t k = 0; k < w->n_row[i]; k++, p++)
+            T_TRUE(vk_world_expect(w, i, p, all + (size_t)p * w->d));
+    uint32_t at = 0;
+    for (uint32_t p = 0; p < w->n_pair; p++)
+        if (!is_term[p]) T_MEM(r.y + at++ * r.ld, all + (size_t)p * w->d, w->d * sizeof *all);
+    for (uint32_t i = 0; i < n_join; i++) {
+        memset(sum, 0, w->d * sizeof *sum);
+        for (uint32_t t = joins[i].first_term; t < joins[i].first_term + joins[i].n_term; t++)
+            for (uint32_t c = 0; c < w->d; c++)
+                sum[c] = sum[c] + weights[t] * all[(size_t)pairs[t] * w->d + c];
+        T_MEM(r.y + at++ * r.ld, sum, w->d * sizeof *sum);
+    }
+    coli__free(pairs);
+    coli__free(weights);
+    coli__free(is_term);
+    coli__free(all);
+    coli__free(sum);
+}
+
+static void run_joins(const char *options, t_rng *rng)
+{
+    vk_host host;
+    coli_bk_device *dev = vk_open(&host, options);
+    for (uint32_t i = 0; i < 5; i++) {
+        vk_world w;
+        do {
+            random_world(&w, rng);
+            if (w.n_expert == 0) vk_world_free(&w, dev);
+        } while (w.n_expert == 0);
+        vk_world_upload(&w, &host, dev);
+        run_join(&w, rng, &host, dev);
+        vk_world_free(&w, dev);
+    }
+    vk_shut(&host, dev);
+}
+
+T_PROP(joined_on_the_device, 2)
+{
+    run_joins("validate=1 join=1", &rng);
+}
+
+/* No round has them all, so the plugin joins what it read back. */
+T_PROP(joined_after_several_rounds, 2)
+{
+    run_joins("validate=1 join=1 staging=64KiB work=64KiB", &rng);
+}
+
+/* ---- products --------------------------------------------------------------------------------- */
+
+T_PROP(products_in_batches, 3)
+{
+    static const uint32_t rows[] = {0, 1, 2, 7, 8, 9, 33, 256};
+    enum { MAX_PRODUCT = 6 };
+    vk_host host;
+    coli_bk_device *dev =
+        vk_open(&host, t_below(&rng, 2) ? "validate=1" : "validate=1 staging=64KiB work=64KiB");
+    const uint32_t n = t_below(&rng, MAX_PRODUCT + 1);
+    vk_product products[MAX_PRODUCT];
+    const coli_bk_matmul *args[MAX_PRODUCT];
+    for (uint32_t i = 0; i < n; i++) {
+        vk_product_init(&products[i], &rng, t_below(&rng, COLI_BK_N_FORMAT), vk_random_width(&rng),
+                        vk_random_width(&rng), rows[t_below(&rng, 8)]);
+        vk_product_upload(&products[i], &host, dev);
+        args[i] = &products[i].args;
+    }
+    VK_OK(&host, vk.matmul_batch(dev, args, n));
+    for (uint32_t i = 0; i < n; i++) vk_product_check(&products[i]);
+    for (uint32_t i = 0; i < n; i++) vk_product_free(&products[i], dev);
+    vk_shut(&host, dev);
+}
+
+static void run_product(const char *options, uint32_t format, uint32_t n_out, uint32_t n_in,
+                        uint32_t n_row)
+{
+    t_rng rng = {n_out + n_in};
+    vk_host host;
+    coli_bk_device *dev = vk_open(&host, options);
+    vk_product p;
+    vk_product_init(&p, &rng, format, n_out, n_in, n_row);
+    vk_product_upload(&p, &host, dev);
+    VK_OK(&host, vk.matmul(dev, &p.args));
+    vk_product_check(&p);
+    vk_product_free(&p, dev);
+    vk_shut(&host, dev);
+}
+
+/* Every format, one row, a few and many. */
+static void all_formats(void **state)
+{
+    T_BEGIN;
+    vk_host host;
+    coli_bk_device *dev = vk_open(&host, "validate=1");
+    for (uint32_t format = 0; format < COLI_BK_N_FORMAT; format++)
+        for (uint32_t shape = 0; shape < 3; shape++) {
+            static const uint32_t rows[] = {1, 6, 19};
+            t_rng rng = {format * 3 + shape};
+            vk_product p;
+            vk_product_init(&p, &rng, format, 33, 500, rows[shape]);
+            vk_product_upload(&p, &host, dev);
+            VK_OK(&host, vk.matmul(dev, &p.args));
+            vk_product_check(&p);
+            vk_product_free(&p, dev);
+        }
+    vk_shut(&host, dev);
+}
+
+/* Rows so long that the trees need more levels than usual: beyond 4 * 64 groups, or 64 for many rows. */
+static void long_rows(void **state)
+{
+    T_BEGIN;
+    run_product("validate=1", COLI_BK_I4_G32_F16, 17, 32 * 600 + 5, 1);
+    run_product("validate=1", COLI_BK_I8_ROW_F32, 17, 64 * 257, 3);
+    run_product("validate=1", COLI_BK_I4_G64_F32, 17, 64 * 70, 18);
+}
+
+/* More panels than an axis has workgroups. */
+static void many_rows_of_weights(void **state)
+{
+    T_BEGIN;
+    run_product("", COLI_BK_I4_G32_F16, 16 * 65535 + 17, 32, 1);
+}
+
+/* ---- extremes --------------------------------------------------------------------------------- */
+
+static void set_codes(coli_bk_source *s, uint8_t byte)
+{
+    const coli_bk_matrix *m = &s->matrix[0];
+    const coli_bk_layout l = coli_bk_layout_of(m->format, m->n_in);
+    uint8_t *at = (uint8_t *)(uintptr_t)s->data + m->offset + l.first_group + l.code_offset;
+    for (uint32_t g = 0; g < l.n_group; g++, at += l.group_bytes)
+        memset(at, byte, l.group_bytes - l.code_offset);
+}
+
+static void set_scales(coli_bk_source *s, float scale)
+{
+    const coli_bk_matrix *m = &s->matrix[0];
+    const coli_bk_layout l = coli_bk_layout_of(m->format, m->n_in);
+    uint8_t *at = (uint8_t *)(uintptr_t)s->data + m->offset;
+    for (uint32_t i = 0; i < (l.per_row ? 1 : l.n_group); i++)
+        for (uint32_t r = 0; r < COLI_BK_PANEL; r++)
+            memcpy(at + i * l.group_bytes + 4 * r, &scale, sizeof scale);
+}
+
+/* The largest and smallest codes, scales and activations, also all at once. */
+static void extreme_numbers(void **state)
+{
+    T_BEGIN;
+    static const uint8_t codes[] = {0x00, 0xFF, 0x80, 0x88, 0x77};
+    static const float scales[] = {0.0f, 0x1p-40f, 0x1p10f}, ds[] = {0.0f, 0x1p-67f, 0x1p33f};
+    static const uint32_t formats[] = {COLI_BK_I8_G64_F32, COLI_BK_I8_G32_F32, COLI_BK_I8_ROW_F32,
+                                       COLI_BK_I4_G64_F32, COLI_BK_I4_ROW_F32};
+    vk_host host;
+    coli_bk_device *dev = vk_open(&host, "validate=1");
+    for (uint32_t i = 0; i < 5 * 5 * 3 * 3; i++) {
+        t_rng rng = {i};
+        vk_product p;
+        vk_product_init(&p, &rng, formats[i % 5], 16, 64 * 5, 2);
+        set_codes(&p.source, codes[i / 5 % 5]);
+        set_scales(&p.source, scales[i / 25 % 3]);
+        p.source.matrix[0].scale_exp = 0;
+        for (uint32_t g = 0; g < 2 * p.args.n_group; g++) p.scale[g] = ds[i / 75];
+        memset(p.q, 127, (size_t)p.args.n_group * p.args.group); // the second row stays random
+        vk_product_upload(&p, &host, dev);
+        VK_OK(&host, vk.matmul(dev, &p.args));
+        vk_product_check(&p);
+        vk_product_free(&p, dev);
+    }
+    vk_shut(&host, dev);
+}
+
+/* Rows whose hidden numbers leave the range are flagged, and their neighbours are not. */
+static void flags(void **state)
+{
+    T_BEGIN;
+    static const uint32_t seven[] = {7};
+    static const uint32_t formats[3] = {COLI_BK_I4_G64_F16, COLI_BK_I8_G64_F16, COLI_BK_I4_G32_F16};
+    t_rng rng = {9};
+    vk_host host;
+    coli_bk_device *dev = vk_open(&host, "validate=1 join=1");
+    vk_world w;
+    vk_world_init(&w, &rng, formats, 192, 100, 3, seven, 1);
+    for (uint32_t p = 0; p < w.n_pair; p++) w.row[p] = p % w.group.n_x;
+    for (uint32_t x = 0; x < w.group.n_x; x++) // 2^25, squared by silu(gate) * up, is beyond 2^40
+        for (uint32_t g = 0; g < w.group.n_group; g++)
+            w.scale[x * w.group.n_group + g] *= x % 3 == 1 ? 0x1p25f : x % 3 == 2 ? 0x1p-40f : 1.0f;
+    vk_world_upload(&w, &host, dev);
+    VK_OK(&host, vk.group_issue(dev, &w.group));
+    const coli_bk_result r = vk_take(&host, dev);
+    uint32_t n_flag = 0;
+    for (uint32_t p = 0; p < r.n_row; p++) n_flag += r.flag[p];
+    T_TRUE(n_flag > 0 && n_flag < r.n_row);
+    vk_world_check(&w, &r);
+
+    // a join is flagged when one of its terms is
+    const coli_bk_join joins[] = {{0, 2}, {2, 2}};
+    const uint32_t pairs[] = {0, 2, 3, 4};
+    const float weights[] = {1, 1, 1, 1};
+    w.group.n_join = 2;
+    w.group.n_term = 4;
+    w.group.joins = joins;
+    w.group.term_pair = pairs;
+    w.group.term_weight = weights;
+    T_TRUE(!r.flag[0] && !r.flag[2] && (r.flag[3] || r.flag[4]));
+    VK_OK(&host, vk.group_issue(dev, &w.group));
+    const coli_bk_result joined = vk_take(&host, dev);
+    T_EQ(joined.n_row, w.n_pair - 2);
+    T_EQ(joined.flag[w.n_pair - 4], 0);
+    T_EQ(joined.flag[w.n_pair - 3], 1);
+    vk_world_free(&w, dev);
+    vk_shut(&host, dev);
+}
+
+/* ---- in what order things are called ---------------------------------------------------------- */
+
+/* What is overwritten between groups is what the next group uses, however it was brought. */
+T_PROP(overwritten_between_groups, 3)
+{
+    vk_host host;
+    coli_bk_device *dev = vk_open(&host, "validate=1 staging=64KiB");
+    vk_world w;
+    static const uint32_t counts[] = {1, 5};
+    uint32_t formats[3];
+    vk_random_formats(&rng, formats);
+    vk_world_init(&w, &rng, formats, 256, 192, 4, counts, 2);
+    vk_world_upload(&w, &host, dev);
+    uint8_t *pinned = vk.host_alloc(dev, w.sources[0].n_bytes);
+    T_TRUE(pinned && (uintptr_t)pinned % 64 == 0);
+    for (uint32_t i = 0; i < 8; i++) {
+        const uint32_t e = t_below(&rng, w.n_expert);
+        vk_world_renew(&w, &rng, e);
+        coli_bk_source source = w.sources[e];
+        coli_bk_fence fence = 0;
+        switch (t_below(&rng, 3)) {
+        case 0:
+            VK_OK(&host, vk.tensor_overwrite(dev, w.tensors[e], &source));
+            break;
+        case 1: // from memory that the device reads by itself
+            memcpy(pinned, source.data, source.n_bytes);
+            source.data = pinned; // fall through
+        default:
+            VK_OK(&host, vk.tensor_overwrite_async(dev, w.tensors[e], &source, &fence));
+            T_NE(fence, 0);
+            VK_OK(&host, vk.fence_poll(dev, fence, host.table.wait_limit_ns));
+            VK_OK(&host, vk.fence_poll(dev, fence, 0));
+        }
+        vk_world_run(&w, &host, dev);
+    }
+    vk.host_free(dev, pinned);
+    vk_world_free(&w, dev);
+    vk_shut(&host, dev);
+}
+
+/* Between issue and take: products, uploads, overwrites of other tensors; the host's memory changes. */
+T_PROP(between_issue_and_take, 3)
+{
+    vk_host host;
+    coli_bk_device *dev = vk_open(&host, "validate=1");
+    vk_world w, copy;
+    do {
+        random_world(&w, &rng);
+        if (w.n_pair == 0) vk_world_free(&w, dev);
+    } while (w.n_pair == 0);
+    vk_world_upload(&w, &host, dev);
+    vk_product p;
+    vk_product_init(&p, &rng, COLI_BK_I4_G64_F16, 300, 200, 9);
+    vk_product_upload(&p, &host, dev);
+
+    // the group's tables and rows are the host's again when issue returns
+    copy = w;
+    const size_t q_bytes = (size_t)w.group.n_x * w.group.n_group * w.group.group;
+    copy.row = coli__calloc(w.n_pair, sizeof *copy.row);
+    copy.q = coli__calloc(q_bytes, 1);
+    memcpy(copy.row, w.row, w.n_pair * sizeof *copy.row);
+    memcpy(copy.q, w.q, q_bytes);
+    copy.group.row = copy.row;
+    copy.group.q = copy.q;
+    VK_OK(&host, vk.group_issue(dev, &copy.group));
+    memset(copy.row, 0xFF, w.n_pair * sizeof *copy.row);
+    memset(copy.q, 0xFF, q_bytes);
+
+    T_EQ(vk.group_issue(dev, &w.group), COLI_BK_BUSY);
+    VK_OK(&host, vk.matmul(dev, &p.args));
+    vk_product_check(&p);
+    coli_bk_tensor *other;
+    VK_OK(&host, vk.tensor_upload(dev, &p.source, &other));
+    VK_OK(&host, vk.tensor_overwrite(dev, other, &p.source));
+    vk.tensor_free(dev, other);
+    const coli_bk_result r = vk_take(&host, dev);
+    vk_world_check(&w, &r);
+
+    // a result lasts until the next issue
+    VK_OK(&host, vk.matmul(dev, &p.args));
+    vk_world_check(&w, &r);
+    coli_bk_result none = {.struct_size = sizeof none};
+    T_EQ(vk.group_take(dev, 0, &none), COLI_BK_EMPTY);
+    T_EQ(host.n_fail, 0);
+    coli__free(copy.row);
+    coli__free(copy.q);
+    vk_product_free(&p, dev);
+    vk_world_free(&w, dev);
+    vk_shut(&host, dev);
+}
+
+static void a_hundred_times_the_same(void **state)
+{
+    T_BEGIN;
+    static const uint32_t counts[] = {1, 2, 33};
+    static const uint32_t formats[3] = {COLI_BK_I4_G64_F16, COLI_BK_I4_G64_F16, COLI_BK_I4_G64_F16};
+    t_rng rng = {3};
+    vk_host host;
+    coli_bk_device *dev = vk_open(&host, "");
+    vk_world w;
+    vk_world_init(&w, &rng, formats, 320, 128, 6, counts, 3);
+    vk_world_upload(&w, &host, dev);
+    VK_OK(&host, vk.group_issue(dev, &w.group));
+    coli_bk_result r = vk_take(&host, dev);
+    vk_world_check(&w, &r);
+    const size_t n_bytes = (size_t)r.n_row * w.d * sizeof(float);
+    float *first = coli__calloc(n_bytes, 1);
+    memcpy(first, r.y, n_bytes);
+    for (uint32_t i = 0; i < 100; i++) {
+        VK_OK(&host, vk.group_issue(dev, &w.group));
+        r = vk_take(&host, dev);
+        T_MEM(r.y, first, n_bytes);
+    }
+    coli_bk_group_stats stats = {.struct_size = sizeof stats};
+    VK_OK(&host, vk.group_stats(dev, &stats));
+    T_EQ(stats.n_group, 101);
+    T_EQ(stats.n_expert, 606);
+    T_EQ(stats.n_row, 101 * (uint64_t)w.n_pair);
+    T_EQ(stats.upload_bytes, 6 * w.sources[0].n_bytes);
+    T_TRUE(stats.kernel_ms > 0 && stats.to_device_ms >= 0 && stats.to_host_ms >= 0);
+    T_TRUE(stats.upload_ms > 0);
+    coli__free(first);
+    vk_world_free(&w, dev);
+    vk_shut(&host, dev);
+}
+
+/* ---- two threads ------------------------------------------------------------------------------ */
+
+typedef struct uploader {
+    vk_host *host;
+    coli_bk_device *dev;
+    const coli_bk_source *sources;
+    atomic_bool stop;
+    uint32_t n_round;
+    coli_bk_status status;
+} uploader;
+
+/* The copy sequence: upload, overwrite both ways, free; again and again. */
+static void *keep_uploading(void *arg)
+{
+    uploader *u = arg;
+    while (!u->stop && u->status == COLI_BK_OK) {
+        coli_bk_tensor *t = NULL;
+        coli_bk_fence fence = 0;
+        coli_bk_status s = vk.tensor_upload(u->dev, &u->sources[0], &t);
+        if (!s) s = vk.tensor_overwrite(u->dev, t, &u->sources[1]);
+        if (!s) s = vk.tensor_overwrite_async(u->dev, t, &u->sources[0], &fence);
+        if (!s) s = vk.fence_poll(u->dev, fence, u->host->table.wait_limit_ns);
+        vk.tensor_free(u->dev, t);
+        u->status = s;
+        u->n_round++;
+    }
+    return NULL;
+}
+
+static void two_threads(void **state)
+{
+    T_BEGIN;
+    static const uint32_t counts[] = {1, 9};
+    static const uint32_t formats[3] = {COLI_BK_I4_G64_F16, COLI_BK_I4_G64_F16, COLI_BK_I8_G64_F16};
+    t_rng rng = {11};
+    vk_host host;
+    coli_bk_device *dev = vk_open(&host, "validate=1 staging=64KiB");
+    vk_world w;
+    vk_world_init(&w, &rng, formats, 256, 128, 4, counts, 2);
+    vk_world_upload(&w, &host, dev);
+    uploader u = {.host = &host, .dev = dev, .sources = w.sources};
+    pthread_t thread;
+    T_EQ(pthread_create(&thread, NULL, keep_uploading, &u), 0);
+    for (uint32_t i = 0; i < 60; i++) {
+        coli_bk_mem_info info = {.struct_size = sizeof info};
+        VK_OK(&host, vk.group_issue(dev, &w.group));
+        VK_OK(&host, vk.mem_info(dev, &info));
+        const coli_bk_result r = vk_take(&host, dev);
+        vk_world_check(&w, &r);
+    }
+    u.stop = true;
+    pthread_join(thread, NULL);
+    T_EQ(u.status, COLI_BK_OK);
+    T_TRUE(u.n_round > 0);
+    vk_world_free(&w, dev);
+    vk_shut(&host, dev);
+}
+
+int main(int argc, char **argv) // one argument: run the test of this name alone
+{
+    if (argc == 2) cmocka_set_test_filter(argv[1]);
     vk_find_device();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(groups_are_exact),
+        cmocka_unit_test(groups),
+        cmocka_unit_test(groups_in_small_buffers),
+        cmocka_unit_test(groups_without_what_is_optional),
+        cmocka_unit_test(groups_with_what_is_optional),
+        cmocka_unit_test(steps_are_behind_barriers),
+        cmocka_unit_test(more_buffers_than_a_round_names),
+        cmocka_unit_test(joined_on_the_device),
+        cmocka_unit_test(joined_after_several_rounds),
+        cmocka_unit_test(products_in_batches),
+        cmocka_unit_test(all_formats),
+        cmocka_unit_test(long_rows),
+        cmocka_unit_test(many_rows_of_weights),
+        cmocka_unit_test(extreme_numbers),
+        cmocka_unit_test(flags),
+        cmocka_unit_test(overwritten_between_groups),
+        cmocka_unit_test(between_issue_and_take),
+        cmocka_unit_test(a_hundred_times_the_same),
+        cmocka_unit_test(two_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -168,7 +168,8 @@ static inline void vk_find_device(void)
         coli_bk_device_info info = {.struct_size = sizeof info};
         VK_OK(&host, vk.device_info(&host.table, i, &info));
         if (wanted ? i != strtoul(wanted, NULL, 10) : info.kind != COLI_BK_CPU) continue;
-        if (info.unusable[0]) print_message("%s: %s\n", info.name, info.unusable);
+        if (info.unusable[0])
+            print_message("%s: %s\n", info.name, info.unusable);
         else {
             vk_device = i;
             return;

@@ -570,7 +570,9 @@ T_TEST(search)
     T_STR(found.plugins[found.n - 1].reason, "no such file");
     coli__plugins_free(&found);
 
-    T_OK(coli__plugins_find("absent", NULL, &found));
+    T_OK(coli__plugins_find("absent", path, &found));
+    assert_non_null(only_at(&found, in("two/coli_absent.so")));
+    assert_null(only_at(&found, in("again/coli_absent.so"))); // that is two
     for (size_t i = 0; i < found.n; i++) T_EQ(found.plugins[i].stage, COLI__PLUGIN_FILE);
     T_GE(found.n, 2);
     coli__plugins_free(&found);

@@ -145,6 +145,18 @@ typedef struct coli_backend_stats {
 } coli_backend_stats;
 COLI_API coli_status coli_model_get_backend_stats(const coli_model *model, coli_backend_stats *out);
 
+/* One of the devices that a model opened.  Strings are borrowed from the model. */
+typedef struct coli_device_use {
+    uint32_t struct_size; /* set by the caller */
+    uint32_t ordinal;     /* of the backend's devices */
+    const char *backend, *name, *uuid;
+    const char *lost; /* why it was given up; NULL while it is in use */
+    uint64_t n_expert;
+    uint64_t vram_bytes, allowance_bytes;
+} coli_device_use;
+/* i < n_device of coli_backend_stats. */
+COLI_API coli_status coli_model_get_device(const coli_model *model, uint32_t i, coli_device_use *out);
+
 /* ---- text ---------------------------------------------------------------------------------- */
 
 typedef struct coli_tokenizer coli_tokenizer;
@@ -382,6 +394,35 @@ typedef struct coli_backend_device {
 COLI_API coli_status coli_backends_device(coli_backends *list, size_t i, uint32_t device,
                                           coli_backend_device *out);
 
+typedef struct coli_check_opts {
+    uint32_t struct_size;
+    uint32_t device;     /* of the plugin */
+    const char *options; /* for the plugin; NULL: none */
+    const char *only;    /* one case ("W1") or one family ("numbers"); NULL: all */
+    uint64_t seed;       /* of the inputs */
+    uint32_t limit_s;    /* a case that takes longer hangs; 0: 60 */
+    /* One line per case as it ends: "ok W1 ...", "skip M7 ...: why", "FAULT N1 ...: what". */
+    void (*on_line)(void *user, const char *line, bool is_fault);
+    void *user;
+} coli_check_opts;
+
+typedef struct coli_check_result {
+    uint32_t struct_size; /* set by the caller */
+    uint32_t n_case;      /* that were tried, n_fault and n_skipped among them */
+    uint32_t n_fault;
+    uint32_t n_skipped;
+} coli_check_result;
+
+/* Try whether a backend plugin keeps the contract of coli/backend.h, and name what it breaks
+ * (docs/backends.md).  Its functions run in child processes, so that a crash or a hang is a line of
+ * the report; on Windows they run in this process, and only a hang is survived.  Faults are no
+ * failure of the call: see result->n_fault.
+ * Errors   E_NOTFOUND  no such file or device; E_FORMAT  the file is no plugin that can be used;
+ *          E_INVALID   no such case; E_IO, E_NOMEM
+ * Cost     under a minute for plain C, some seconds for a graphics processor. */
+COLI_API coli_status coli_backend_check(const char *file, const coli_check_opts *opts,
+                                        coli_check_result *result);
+
 /* ---- tools --------------------------------------------------------------------------------- */
 
 typedef struct coli_convert_opts {
@@ -494,37 +535,6 @@ COLI_API coli_status coli_machine_get_info(const coli_machine *machine, coli_mac
  * wait meanwhile.  Machines are noisy: measure often and take the median. */
 COLI_API coli_status coli_machine_stream(coli_machine *machine, double *gb_s);
 COLI_API coli_status coli_machine_peak(coli_machine *machine, double *gmac_s);
-
-/* ---- backends ------------------------------------------------------------------------------ */
-
-typedef struct coli_check_opts {
-    uint32_t struct_size;
-    uint32_t device;     /* of the plugin */
-    const char *options; /* for the plugin; NULL: none */
-    const char *only;    /* one case ("W1") or one family ("numbers"); NULL: all */
-    uint64_t seed;       /* of the inputs */
-    uint32_t limit_s;    /* a case that takes longer hangs; 0: 60 */
-    /* One line per case as it ends: "ok W1 ...", "skip M7 ...: why", "FAULT N1 ...: what". */
-    void (*on_line)(void *user, const char *line, bool is_fault);
-    void *user;
-} coli_check_opts;
-
-typedef struct coli_check_result {
-    uint32_t struct_size; /* set by the caller */
-    uint32_t n_case;      /* that were tried, n_fault and n_skipped among them */
-    uint32_t n_fault;
-    uint32_t n_skipped;
-} coli_check_result;
-
-/* Try whether a backend plugin keeps the contract of coli/backend.h, and name what it breaks
- * (docs/backends.md).  Its functions run in child processes, so that a crash or a hang is a line of
- * the report; on Windows they run in this process, and only a hang is survived.  Faults are no
- * failure of the call: see result->n_fault.
- * Errors   E_NOTFOUND  no such file or device; E_FORMAT  the file is no plugin that can be used;
- *          E_INVALID   no such case; E_IO, E_NOMEM
- * Cost     under a minute for plain C, some seconds for a graphics processor. */
-COLI_API coli_status coli_backend_check(const char *file, const coli_check_opts *opts,
-                                        coli_check_result *result);
 
 #ifdef __cplusplus
 }

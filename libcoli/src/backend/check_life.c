@@ -21,9 +21,9 @@ static coli__ck_group *group_for(coli__ck *ck, coli__ck_tensor *const *t)
 
 /* ---- what a device says ---------------------------------------------------------------------------- */
 
-static void text_ends(coli__ck *ck, const char *text, size_t n, const char *member)
+static void text_ends(coli__ck *ck, const char *text, uint32_t n, const char *member)
 {
-    COLI__CK_EXPECT(ck, memchr(text, 0, n), "device_info: %s has no end within %zu bytes", member,
+    COLI__CK_EXPECT(ck, memchr(text, 0, n), "device_info: %s has no end within %u bytes", member,
                     n);
 }
 

@@ -4,7 +4,7 @@
  * may run: in the device for the copy lane, in the group or the products for the work lane.  So a
  * job that comes back late finds everything as it left it.
  *
- * Locks: `copy_mu` is held by the one who uses the copy lane, while he waits; `mu` guards `why`. */
+ * Locks: `copy_mu` is held by the one who uses the copy lane, while he waits; `mu` only for moments. */
 #include "device.h"
 
 #include <pthread.h>
@@ -57,8 +57,10 @@ struct coli__device {
     pthread_mutex_t copy_mu;
     copy_job job; // guarded by copy_mu
 
-    pthread_mutex_t mu;
+    pthread_mutex_t mu; // of the rest
     char why[640];
+    coli_status error; // the last failure, whatever the call
+    char error_text[600];
 };
 
 enum entry { OVERWRITE = 1, OVERWRITE_ASYNC = 2, BATCH = 4, MATMUL = 8 };
@@ -72,12 +74,10 @@ static void count(coli__device *dev, counter c)
     atomic_fetch_add_explicit(&dev->counts[c], 1, memory_order_relaxed);
 }
 
-static void give_up(coli__device *dev, const char *entry, const char *reason)
+static void give_up(coli__device *dev, const char *reason)
 {
     pthread_mutex_lock(&dev->mu);
-    if (!dev->why[0])
-        snprintf(dev->why, sizeof dev->why, "%s %u: %s: %s", dev->plugin->info.name, dev->ordinal,
-                 entry, reason);
+    if (!dev->why[0]) snprintf(dev->why, sizeof dev->why, "device %u: %s", dev->ordinal, reason);
     atomic_store(&dev->lost, true);
     pthread_mutex_unlock(&dev->mu);
 }
@@ -85,11 +85,12 @@ static void give_up(coli__device *dev, const char *entry, const char *reason)
 /* A call has exceeded the limit: it may still run, so nothing it touches can be freed. */
 static void give_up_hanging(coli__device *dev, const char *entry)
 {
-    char reason[96];
-    snprintf(reason, sizeof reason, "no answer within %.1f s", (double)dev->guard_ns * 1e-9);
+    char reason[128];
+    snprintf(reason, sizeof reason, "backend %s: %s: no answer within %.1f s",
+             dev->plugin->info.name, entry, (double)dev->guard_ns * 1e-9);
     atomic_store(&dev->hangs, true);
     count(dev, COUNT_n_call_late);
-    give_up(dev, entry, reason);
+    give_up(dev, reason);
 }
 
 /* What a call's status means for the device; passes it on. */
@@ -100,12 +101,14 @@ static coli_bk_status judge(coli__device *dev, const char *entry, coli_bk_status
         return status;
     }
     count(dev, COUNT_n_call_failed);
-    coli__backend_fail(dev->plugin, &dev->host, entry, status);
-    if (status == COLI_BK_LOST)
-        give_up(dev, entry, dev->host.message);
-    else if (status != COLI_BK_NOMEM && // later it may have room
-             atomic_fetch_add(&dev->n_failed, 1) + 1 >= FAILURES_MAX)
-        give_up(dev, entry, "failed three times in a row");
+    const coli_status error = coli__backend_fail(dev->plugin, &dev->host, entry, status);
+    pthread_mutex_lock(&dev->mu);
+    dev->error = error;
+    snprintf(dev->error_text, sizeof dev->error_text, "%s", coli_error_message());
+    pthread_mutex_unlock(&dev->mu);
+    const bool too_often = status != COLI_BK_NOMEM && // later it may have room
+                           atomic_fetch_add(&dev->n_failed, 1) + 1 >= FAILURES_MAX;
+    if (status == COLI_BK_LOST || too_often) give_up(dev, coli_error_message());
     return status;
 }
 
@@ -123,10 +126,14 @@ static coli_bk_status judge_optional(coli__device *dev, unsigned entry, const ch
     return status;
 }
 
-static coli_status as_error(coli__device *dev, const char *entry, coli_bk_status status)
+/* The failure of a call that was judged. */
+static coli_status as_error(coli__device *dev, coli_bk_status status)
 {
     if (status == COLI_BK_OK) return COLI_OK;
-    return coli__backend_fail(dev->plugin, &dev->host, entry, status);
+    pthread_mutex_lock(&dev->mu);
+    const coli_status error = coli__fail(dev->error, "%s", dev->error_text);
+    pthread_mutex_unlock(&dev->mu);
+    return error;
 }
 
 /* -- the copy lane ----------------------------------------------------------------------------- */
@@ -266,13 +273,16 @@ static coli_status open_device(coli__device *dev, uint32_t self_test_formats)
     COLI_TRY(coli__lane_create("coli-device", &dev->work));
     if (coli__device_hook) coli__device_hook(&dev->api);
     COLI_TRY(on_copy_lane(dev, "open", job_open));
-    COLI_TRY(as_error(dev, "open", dev->job.status));
+    COLI_TRY(coli__backend_fail(dev->plugin, &dev->host, "open", dev->job.status));
     coli__plugin_keep(dev->plugin);
     dev->info.name[sizeof dev->info.name - 1] = 0; // theirs, unchecked so far
     dev->info.driver[sizeof dev->info.driver - 1] = 0;
     dev->info.uuid[sizeof dev->info.uuid - 1] = 0;
     dev->info.unusable[sizeof dev->info.unusable - 1] = 0;
-    COLI_TRY(coli__device_self_test(dev, self_test_formats & dev->info.formats));
+    coli_status status = coli__device_self_test(dev, self_test_formats & dev->info.formats);
+    if (status == COLI_E_IO && coli__device_alive(dev)) // a call failed: perhaps not again
+        status = coli__device_self_test(dev, self_test_formats & dev->info.formats);
+    COLI_TRY(status);
     for (int i = 0; i < N_COUNTER; i++) atomic_store(&dev->counts[i], 0);
     return COLI_OK;
 }
@@ -379,7 +389,7 @@ coli_status coli__device_memory(coli__device *dev, coli_bk_mem_info *out)
     *out = (coli_bk_mem_info){.struct_size = sizeof *out};
     pthread_mutex_lock(&dev->copy_mu);
     coli_status status = on_copy_lane(dev, "mem_info", job_memory);
-    if (status == COLI_OK) status = as_error(dev, "mem_info", dev->job.status);
+    if (status == COLI_OK) status = as_error(dev, dev->job.status);
     if (status == COLI_OK) *out = dev->job.memory;
     pthread_mutex_unlock(&dev->copy_mu);
     if (out->free_bytes > out->total_bytes) out->free_bytes = out->total_bytes; // absurd
@@ -406,7 +416,7 @@ coli_status coli__device_upload(coli__device *dev, const coli_bk_source *source,
     pthread_mutex_lock(&dev->copy_mu);
     dev->job.source = *source;
     coli_status status = on_copy_lane(dev, "tensor_upload", job_upload);
-    if (status == COLI_OK) status = as_error(dev, "tensor_upload", dev->job.status);
+    if (status == COLI_OK) status = as_error(dev, dev->job.status);
     if (status == COLI_OK) *out = dev->job.tensor;
     pthread_mutex_unlock(&dev->copy_mu);
     return status;
@@ -429,7 +439,7 @@ coli_status coli__device_overwrite(coli__device *dev, coli_bk_tensor **tensor,
     dev->job.tensor = *tensor;
     *tensor = NULL;
     coli_status status = on_copy_lane(dev, "tensor_overwrite", job_overwrite);
-    if (status == COLI_OK) status = as_error(dev, "tensor_overwrite", dev->job.status);
+    if (status == COLI_OK) status = as_error(dev, dev->job.status);
     if (status == COLI_OK) *tensor = dev->job.tensor;
     pthread_mutex_unlock(&dev->copy_mu);
     if (status != COLI_OK) count(dev, COUNT_n_slot_lost);

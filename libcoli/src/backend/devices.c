@@ -304,7 +304,7 @@ void coli__devices_stats(coli__devices *d, coli_backend_stats *out)
     if (!d) return;
     out->n_device = d->n;
     out->n_matrix = d->n_matrix;
-    out->n_expert = coli__devices_n_expert(d);
+    for (uint32_t i = 0; i < d->n; i++) out->n_expert += coli__devices_n_expert_on(d, i);
     out->n_expert_total = d->n_expert_total;
     out->n_row_device = atomic_load(&d->n_row_device);
     out->n_row_host = atomic_load(&d->n_row_host);
@@ -326,4 +326,17 @@ void coli__devices_stats(coli__devices *d, coli_backend_stats *out)
         out->vram_bytes += d->used[i];
         out->allowance_bytes += d->allowance[i];
     }
+}
+
+void coli__devices_use(const coli__devices *d, uint32_t i, coli_device_use *out)
+{
+    const coli__device *dev = d->dev[i];
+    out->ordinal = coli__device_ordinal(dev);
+    out->backend = coli__device_plugin(dev)->info.name;
+    out->name = coli__device_info(dev)->name;
+    out->uuid = coli__device_info(dev)->uuid;
+    out->lost = coli__device_alive(dev) ? NULL : coli__device_why(dev);
+    out->n_expert = coli__devices_n_expert_on(d, i);
+    out->vram_bytes = d->used[i];
+    out->allowance_bytes = d->allowance[i];
 }

@@ -62,6 +62,7 @@ void coli__devices_count(coli__devices *devices, uint64_t n_device, uint64_t n_h
 /* Products that a device failed. */
 void coli__devices_count_products_again(coli__devices *devices, uint32_t n);
 void coli__devices_stats(coli__devices *devices, coli_backend_stats *out);
+void coli__devices_use(const coli__devices *devices, uint32_t i, coli_device_use *out);
 
 /* The ABI's number of a weight format; false when devices do not compute it. */
 bool coli__device_format(coli__wfmt fmt, uint32_t *out);

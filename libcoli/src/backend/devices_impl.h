@@ -45,7 +45,7 @@ struct coli__devices {
 
 /* Ask each device for its memory and decide how much of it may be used. */
 coli_status coli__devices_allow(coli__devices *d);
-uint64_t coli__devices_n_expert(const coli__devices *d); // on devices that are alive
+uint64_t coli__devices_n_expert_on(const coli__devices *d, uint32_t device); // 0 when it is lost
 __attribute__((format(printf, 2, 3))) void coli__devices_note(const coli__devices *d,
                                                               const char *fmt, ...);
 

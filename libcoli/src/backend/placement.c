@@ -236,15 +236,13 @@ static void say_what_is_where(const placing *p)
     for (uint32_t i = 0; i < d->n; i++) {
         const coli__device *dev = d->dev[i];
         const coli_bk_device_info *info = coli__device_info(dev);
-        uint64_t n = 0;
-        for (uint64_t e = 0; e < d->n_expert_total; e++)
-            n += d->experts[e].tensor && d->experts[e].device == i;
         char trunk[48] = "";
         if (i == 0 && d->n_matrix)
             snprintf(trunk, sizeof trunk, ", %u dense matrices", d->n_matrix);
         coli__devices_note(d, "%s %u: %s%s%s: %llu of %llu experts%s, %.2f GiB of %.2f GiB",
                            coli__device_plugin(dev)->info.name, coli__device_ordinal(dev),
-                           info->name, info->uuid[0] ? ", " : "", info->uuid, (unsigned long long)n,
+                           info->name, info->uuid[0] ? ", " : "", info->uuid,
+                           (unsigned long long)coli__devices_n_expert_on(d, i),
                            (unsigned long long)d->n_expert_total, trunk,
                            (double)d->used[i] / (double)RESERVE,
                            (double)info->mem_total / (double)RESERVE);
@@ -272,10 +270,10 @@ coli_status coli__devices_place_experts(coli__devices *d)
         p.total_bytes += n * layer->block_bytes;
     }
     for (uint32_t e = 0; e < n_round && any_left(&p); e++) COLI_TRY(place_round(&p, e));
-    say_what_is_where(&p);
     for (uint32_t i = 0; i < d->n && d->asked; i++) // not a silent run on the processor
         if (!coli__device_alive(d->dev[i]))
             return coli__fail(COLI_E_UNSUPPORTED, "%s", coli__device_why(d->dev[i]));
+    say_what_is_where(&p);
     return COLI_OK;
 }
 
@@ -309,10 +307,11 @@ coli_status coli__devices_swap(coli__devices *d, const coli__ct_experts *layer, 
     return status;
 }
 
-uint64_t coli__devices_n_expert(const coli__devices *d)
+uint64_t coli__devices_n_expert_on(const coli__devices *d, uint32_t device)
 {
+    if (!coli__device_alive(d->dev[device])) return 0;
     uint64_t n = 0;
     for (uint64_t e = 0; e < d->n_expert_total; e++)
-        n += d->experts[e].tensor && coli__device_alive(d->dev[d->experts[e].device]);
+        n += d->experts[e].tensor && d->experts[e].device == device;
     return n;
 }

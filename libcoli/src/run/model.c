@@ -193,6 +193,19 @@ coli_status coli_model_get_backend_stats(const coli_model *m, coli_backend_stats
     return COLI_OK;
 }
 
+coli_status coli_model_get_device(const coli_model *m, uint32_t i, coli_device_use *out)
+{
+    if (out) COLI_TRY(coli__struct_clear("coli_device_use", out));
+    if (!m || !out) return coli__fail(COLI_E_INVALID, "coli_model_get_device: an argument is NULL");
+    if (i >= coli__devices_n(m->devices))
+        return coli__fail(COLI_E_INVALID, "device %u of a model with %u", i,
+                          coli__devices_n(m->devices));
+    coli_device_use full = {.struct_size = sizeof full};
+    coli__devices_use(m->devices, i, &full);
+    coli__struct_fill(out, &full, sizeof full);
+    return COLI_OK;
+}
+
 coli_status coli_sampling_default(const coli_model *model, coli_sampling *out)
 {
     if (!out) return coli__fail(COLI_E_INVALID, "coli_sampling_default: out is NULL");

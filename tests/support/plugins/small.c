@@ -54,12 +54,13 @@ const grown_info coli_backend_info = {
 struct coli_bk_tensor {
     uint32_t n_matrix;
     coli_bk_matrix matrix[3];
-    uint64_t n_bytes;
     uint8_t *data;
+    coli_bk_tensor *next, **link; // in the device's list; link is what points here
 };
 
 struct coli_bk_device {
     const coli_bk_host *host;
+    coli_bk_tensor *tensors;
     bool is_issued;
     uint32_t n_row;
     uint64_t ld;
@@ -174,9 +175,20 @@ ENTRY(coli_bk_status, open, (const coli_bk_host *host, uint32_t device, coli_bk_
     return COLI_BK_OK;
 }
 
+ENTRY(void, tensor_free, (coli_bk_device * dev, coli_bk_tensor *tensor))
+{
+    (void)dev;
+    if (!tensor) return;
+    *tensor->link = tensor->next;
+    if (tensor->next) tensor->next->link = tensor->link;
+    free(tensor->data);
+    free(tensor);
+}
+
 ENTRY(void, close, (coli_bk_device * dev))
 {
     if (!dev) return;
+    while (dev->tensors) coli_backend_tensor_free(dev, dev->tensors);
     free(dev->y);
     free(dev->flag);
     free(dev);
@@ -201,18 +213,14 @@ ENTRY(coli_bk_status, tensor_upload,
         return fail(dev->host, COLI_BK_NOMEM, "no memory");
     }
     t->n_matrix = source->n_matrix;
-    t->n_bytes = source->n_bytes;
     memcpy(t->matrix, source->matrix, sizeof t->matrix);
     memcpy(t->data, source->data, source->n_bytes);
+    t->next = dev->tensors;
+    t->link = &dev->tensors;
+    if (t->next) t->next->link = &t->next;
+    dev->tensors = t;
     *out = t;
     return COLI_BK_OK;
-}
-
-ENTRY(void, tensor_free, (coli_bk_device * dev, coli_bk_tensor *tensor))
-{
-    (void)dev;
-    if (tensor) free(tensor->data);
-    free(tensor);
 }
 
 /* ---- work ---------------------------------------------------------------------------------- */
