@@ -13,7 +13,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 here=$(cd "${1-build/bin}" && pwd)
-build=$PWD/build-mingw
+root=$PWD build=$PWD/build-mingw
 export LC_ALL=C.UTF-8
 step() { printf '%s: %s (%d s)\n' windows-check.sh "$1" "$SECONDS"; }
 fail() { echo "windows-check.sh: $*" >&2 && exit 1; }
@@ -38,7 +38,7 @@ scripts/wine.sh "$WINEPREFIX" cmd /c ver >/dev/null
 server=$(command -v /usr/lib/wine/wineserver wineserver | head -n 1)
 WINEDEBUG=-all "$server" -p >/dev/null 2>&1 || true
 trap '"$server" -k >/dev/null 2>&1 || true' EXIT
-wine() { scripts/wine.sh "$WINEPREFIX" "$@"; }
+wine() { "$root/scripts/wine.sh" "$WINEPREFIX" "$@"; }
 
 step 'tests'
 names=$(IFS='|' && echo "${tests[*]}")

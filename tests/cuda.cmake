@@ -1,6 +1,8 @@
 # The cuda plugin, on the processor.  coli_cudaemu is built from its sources with backends/cuda/emu in place
 # of CUDA, whenever there is a C++ compiler; it is not installed.
-if(NOT CMAKE_CXX_COMPILER)
+if(WIN32)
+    return() # the plugin is for Linux
+elseif(NOT CMAKE_CXX_COMPILER)
     message(STATUS "The cuda plugin is not tested: no C++ compiler")
     return()
 elseif(COLI_SANITIZE AND NOT CMAKE_CXX_COMPILER_ID STREQUAL CMAKE_C_COMPILER_ID)
