@@ -198,9 +198,7 @@ static coli_bk_status choose_device(coli_bk_device *dev, uint32_t index)
 {
     bool is_absent;
     VK_TRY(vk_instance_open(&dev->host, dev->options.validate, &is_absent, &dev->instance));
-    if (is_absent)
-        return vk_fail(&dev->host, COLI_BK_UNSUPPORTED,
-                       "vulkan: there is no Vulkan on this machine");
+    if (is_absent) return vk_fail(&dev->host, COLI_BK_UNSUPPORTED, "vulkan: " VK_ABSENT);
     vk_candidate *list;
     uint32_t n;
     VK_TRY(vk_instance_devices(&dev->instance, &list, &n));
@@ -330,7 +328,6 @@ static void init_locks(coli_bk_device *dev)
 
 coli_bk_status vk_device_open(const coli_bk_host *host, uint32_t index, coli_bk_device **out)
 {
-    *out = NULL;
     coli_bk_device *dev = vk_alloc(host, sizeof *dev);
     if (!dev) return vk_fail(host, COLI_BK_NOMEM, "vulkan: no memory to open a device");
     memcpy(&dev->host, host, vk_min(host->struct_size, sizeof dev->host));

@@ -64,7 +64,7 @@ bool vk_stream_drain(coli_bk_device *dev, vk_stream *stream);
 void vk_barrier(coli_bk_device *dev, const vk_stream *stream, VkCommandBuffer commands);
 
 struct coli_bk_tensor {
-    vk_slice slice;
+    vk_slice slice; // first: close frees the tensors that it finds in the arena
     uint64_t n_bytes;
     uint32_t n_matrix;
     coli_bk_matrix matrix[3];

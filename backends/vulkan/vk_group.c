@@ -12,9 +12,8 @@
  *
  * Activation rows are staged once per round, however many experts take them.
  *
- * Joins.  Where the device can be trusted with it (it keeps denormals) and one round takes the whole
- * group, the rows are joined there and only the joined ones come back.  Else all come back, and take
- * joins them here, with the same operations.
+ * Joins.  Where one round takes the whole group, the rows are joined on the device and only the joined
+ * ones come back.  Else all come back, and take joins them here, with the same operations.
  *
  *     take --issue--> pending --take--> result, valid until the next issue */
 #include "vk_group.h"
@@ -356,7 +355,6 @@ static bool add_join(coli_bk_device *dev, const part *p, uint32_t *at)
     const uint64_t row_words = 2 * (uint64_t)g->n_row, term_words = 2 * (uint64_t)g->n_term,
                    out_words = (uint64_t)g->n_row * g->d;
     if (!g->has_joins || p->n_pair != g->n_pair || g->n_row > VK_MAX_PAIR || g->n_row == 0 ||
-        !vk_options_join(&dev->options, &dev->about) ||
         !vk_round_fits(r, row_words + term_words, out_words))
         return false;
     vk_join_args a = {.y_at = p->result_at, .d = g->d};

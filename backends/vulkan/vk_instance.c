@@ -64,7 +64,7 @@ static const VkValidationFeaturesEXT validation_features = {
     .pEnabledValidationFeatures = enabled_checks,
 };
 
-static coli_bk_status create_instance(vk_instance *in, uint32_t validate)
+static coli_bk_status create_instance(vk_instance *in, uint32_t validate, bool *is_absent)
 {
     static const char *const layers[] = {validation_layer};
     static const char *const extensions[] = {VK_EXT_DEBUG_UTILS_EXTENSION_NAME,
@@ -84,6 +84,8 @@ static coli_bk_status create_instance(vk_instance *in, uint32_t validate)
         .ppEnabledExtensionNames = extensions,
     };
     const VkResult r = vkCreateInstance(&info, NULL, &in->handle);
+    *is_absent = r == VK_ERROR_INCOMPATIBLE_DRIVER;
+    if (*is_absent) return COLI_BK_OK;
     if (r == VK_ERROR_LAYER_NOT_PRESENT)
         return vk_fail(in->host, COLI_BK_FAILED, "vulkan: validate=: %s is not installed",
                        validation_layer);
@@ -101,7 +103,8 @@ static coli_bk_status open_locked(vk_instance *in, uint32_t validate, bool *is_a
         return vk_fail(in->host, COLI_BK_UNSUPPORTED,
                        "vulkan: the Vulkan library is version %u.%u; 1.2 is needed",
                        VK_API_VERSION_MAJOR(version), VK_API_VERSION_MINOR(version));
-    VK_TRY(create_instance(in, validate));
+    VK_TRY(create_instance(in, validate, is_absent));
+    if (*is_absent) return COLI_BK_OK;
 #define LOAD(name)                                                                                 \
     in->name = (PFN_##name)vkGetInstanceProcAddr(in->handle, #name);                               \
     if (!in->name) return vk_fail(in->host, COLI_BK_FAILED, "vulkan: there is no %s", #name);

@@ -27,7 +27,8 @@ typedef struct vk_instance {
 } vk_instance;
 
 /* With `validate` (the option), every message of the validation layer becomes a warning of the host's log.
- * *is_absent: there is no Vulkan on this machine (no failure is reported for that). */
+ * *is_absent: VK_ABSENT (no failure is reported for that). */
+#define VK_ABSENT "there is no Vulkan library on this machine, or no driver for it"
 coli_bk_status vk_instance_open(const coli_bk_host *host, uint32_t validate, bool *is_absent,
                                 vk_instance *out);
 void vk_instance_close(vk_instance *instance);

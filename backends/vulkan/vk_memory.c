@@ -254,5 +254,11 @@ void vk_slice_free(coli_bk_device *dev, vk_slice *slice)
 
 void vk_arena_finish(coli_bk_device *dev)
 {
-    while (dev->arena.chunks) drop_chunk(dev, dev->arena.chunks);
+    while (dev->arena.chunks) {
+        for (vk_slice *slice = dev->arena.chunks->first, *after; slice; slice = after) {
+            after = slice->after;
+            vk_free(&dev->host, slice); // the tensor, whose first member it is
+        }
+        drop_chunk(dev, dev->arena.chunks);
+    }
 }

@@ -58,7 +58,8 @@ static inline uint64_t vk_slice_bytes(uint64_t n_bytes)
 /* Under dev->memory_lock; so may run beside each other.  n_bytes is at most dev->max_tensor_bytes. */
 coli_bk_status vk_slice_alloc(coli_bk_device *dev, uint64_t n_bytes, vk_slice *out);
 void vk_slice_free(coli_bk_device *dev, vk_slice *slice);
-void vk_arena_finish(coli_bk_device *dev); // all slices were freed, or are forgotten
+/* Frees the tensors that are left, too. */
+void vk_arena_finish(coli_bk_device *dev);
 
 /* What can still be allocated, gaps in the arena included. */
 void vk_memory_info(coli_bk_device *dev, coli_bk_mem_info *out);

@@ -139,7 +139,7 @@ T_TEST(devices_and_what_they_say)
 {
     T_BEGIN;
     fake_host h;
-    fake_host_init(&h, "devices=3 vram=2GiB dev1.join=0 formats=I4 dev2.formats=NONE");
+    fake_host_init(&h, "devices=3 vram=2GiB dev1.join=0 formats=int4 dev2.formats=none");
     uint32_t n = 0;
     T_BK(&h, fake.device_count(&h.table, &n), COLI_BK_OK, "");
     T_EQ(n, 3);
@@ -310,7 +310,7 @@ T_TEST(wrong_sources)
 {
     T_BEGIN;
     fake_host h;
-    coli_bk_device *dev = fake_open(&h, "dev0.formats=I4_G64_F16,I8_G64_F16");
+    coli_bk_device *dev = fake_open(&h, "dev0.formats=int4-g64-f16,int8-g64-f16");
     coli_bk_tensor *t = upload(&h, dev, &experts[0]);
     const uint64_t before = free_bytes(&h, dev);
     for (uint32_t i = 0;; i++) {

@@ -183,11 +183,7 @@ T_PROP(joined_on_the_device, 2)
     run_joins("validate=1 join=1", &rng);
 }
 
-T_PROP(joined_by_the_plugin, 2)
-{
-    run_joins("validate=1 join=0", &rng);
-}
-
+/* No round has them all, so the plugin joins what it read back. */
 T_PROP(joined_after_several_rounds, 2)
 {
     run_joins("validate=1 join=1 staging=64KiB work=64KiB", &rng);
@@ -324,7 +320,7 @@ static void flags(void **state)
     static const uint32_t formats[3] = {COLI_BK_I4_G64_F16, COLI_BK_I8_G64_F16, COLI_BK_I4_G32_F16};
     t_rng rng = {9};
     vk_host host;
-    coli_bk_device *dev = vk_open(&host, "validate=1");
+    coli_bk_device *dev = vk_open(&host, "validate=1 join=1");
     vk_world w;
     vk_world_init(&w, &rng, formats, 192, 100, 3, seven, 1);
     for (uint32_t p = 0; p < w.n_pair; p++) w.row[p] = p % w.group.n_x;
@@ -554,7 +550,6 @@ int main(int argc, char **argv) // one argument: run the test of this name alone
         cmocka_unit_test(steps_are_behind_barriers),
         cmocka_unit_test(more_buffers_than_a_round_names),
         cmocka_unit_test(joined_on_the_device),
-        cmocka_unit_test(joined_by_the_plugin),
         cmocka_unit_test(joined_after_several_rounds),
         cmocka_unit_test(products_in_batches),
         cmocka_unit_test(all_formats),
