@@ -32,9 +32,11 @@ for file in "$build"/bin/{coli.exe,qwen36.exe,*.dll}; do
     [ "$aligned" = 0 ] || fail "$file: $aligned vector moves to or from aligned addresses"
 done
 
-# One wine server for all that follows: it would be started again for every program.
+# One wine server for all that follows: it would be started again for every program.  On a busy machine
+# the first start of all may take longer than wine has patience for; the next one finds it done.
 export WINEPREFIX=$build/wine
-scripts/wine.sh "$WINEPREFIX" cmd /c ver >/dev/null
+scripts/wine.sh "$WINEPREFIX" cmd /c ver >/dev/null || scripts/wine.sh "$WINEPREFIX" cmd /c ver ||
+    fail 'wine does not start'
 server=$(command -v /usr/lib/wine/wineserver wineserver | head -n 1)
 WINEDEBUG=-all "$server" -p >/dev/null 2>&1 || true
 trap '"$server" -k >/dev/null 2>&1 || true' EXIT
