@@ -76,6 +76,11 @@ typedef struct pending { // an overwrite whose fence was not polled yet
     coli_bk_source source;
 } pending;
 
+/* What host_alloc gave, behind this. */
+typedef struct host_block {
+    _Alignas(64) struct host_block *next;
+} host_block;
+
 struct coli_bk_device {
     const coli_bk_host *host;
     _Atomic uint64_t used_bytes, upload_bytes, n_group, n_expert, n_row, n_matmul;
@@ -85,6 +90,7 @@ struct coli_bk_device {
     coli_bk_group late; // HOST_MEMORY: computed in take
     int is_issued, n_take;
     /* copy */
+    host_block *blocks;
     uint64_t n_fence, n_done; // fences 1..n_done are done
     pending pending[MAX_PENDING];
 };
@@ -147,6 +153,7 @@ void coli_backend_close(coli_bk_device *dev)
     if (!dev) return;
     const coli_bk_host *host = dev->host;
     while (dev->tensors && !MAKES(FORGETFUL)) coli_backend_tensor_free(dev, dev->tensors);
+    while (dev->blocks) coli_backend_host_free(dev, dev->blocks + 1);
     host->free(host->ctx, (void *)(uintptr_t)dev->result.y);
     host->free(host->ctx, dev);
 }
@@ -167,12 +174,21 @@ uint64_t coli_backend_alloc_footprint(coli_bk_device *dev, uint64_t n_bytes)
 
 void *coli_backend_host_alloc(coli_bk_device *dev, uint64_t n_bytes)
 {
-    return take_memory(dev->host, n_bytes);
+    host_block *b = take_memory(dev->host, sizeof *b + n_bytes);
+    if (!b) return NULL;
+    b->next = dev->blocks;
+    dev->blocks = b;
+    return b + 1;
 }
 
 void coli_backend_host_free(coli_bk_device *dev, void *memory)
 {
-    dev->host->free(dev->host->ctx, memory);
+    host_block **link = &dev->blocks;
+    while (*link && *link + 1 != memory) link = &(*link)->next;
+    host_block *b = *link;
+    if (!b) return;
+    *link = b->next;
+    dev->host->free(dev->host->ctx, b);
 }
 
 /* ---- tensors ---- */
