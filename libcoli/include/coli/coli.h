@@ -79,6 +79,12 @@ typedef struct coli_model_opts {
     void (*note)(void *user, const char *line); /* which devices are used and how; NULL: nobody asks */
     coli_progress_fn progress;                  /* of copying experts to devices */
     void *user;                                 /* of both */
+    /* Which experts devices hold (docs/devices.md). */
+    const char *heat;   /* file of how much each was used by earlier runs, read here and written when the
+                           model is closed; NULL: none.  It need not exist yet */
+    bool heat_readonly; /* do not write it */
+    bool replan;        /* each prompt's own routing decides, from its prefill on */
+    uint32_t replan_max; /* swaps per layer and prompt; 0: 24 */
 } coli_model_opts;
 
 /* Open a container directory (docs/formats/container.md).  The weights are mapped, not read.
@@ -86,8 +92,12 @@ typedef struct coli_model_opts {
  *          or instruction set), E_NOMEM, E_IO. */
 COLI_API coli_status coli_model_open(const char *dir, const coli_model_opts *opts,
                                      coli_model **out);
-/* Every session of the model must have been destroyed. */
+/* Every session of the model must have been destroyed.  Writes the heat file. */
 COLI_API void coli_model_close(coli_model *model);
+
+/* Write the heat file now, which close does too without a word; nothing without one.  E_FORMAT when
+ * something else stands there, E_IO. */
+COLI_API coli_status coli_model_save_heat(const coli_model *model);
 
 /* What a model is.  Strings are borrowed from the model. */
 typedef struct coli_model_info {
@@ -140,6 +150,10 @@ typedef struct coli_backend_stats {
     uint64_t n_footprint_fallback; /* the size for the footprint */
     uint64_t n_call_failed;        /* calls of plugins that failed */
     uint64_t n_call_late;          /* that did not answer in time */
+    /* Pairs since the end of the last prompt: on devices, on the processor. */
+    uint64_t n_hit_decode, n_miss_decode;
+    uint64_t n_swap, n_swap_in_place, n_swap_failed; /* begun; landed in the very slot; lost */
+    uint64_t n_replan_planned, n_replan_done, n_replan_pending, n_replan_skipped;
     /* As the devices measured (the fake one: as a real one would have taken), ms. */
     double upload_ms, to_device_ms, kernel_ms, to_host_ms;
 } coli_backend_stats;
