@@ -119,7 +119,8 @@ void vk_buffer_destroy(coli_bk_device *dev, vk_buffer *b)
 
 /* ---- how much there is ------------------------------------------------------------------------ */
 
-/* Of the heap, what the driver gives us (or we assume) beyond what we have. */
+/* Of the heap, what the driver gives us (or we assume) beyond what we have; for tensors no more than
+ * the user said. */
 static uint64_t heap_free(coli_bk_device *dev, bool *is_assumed)
 {
     const uint64_t own = atomic_load(&dev->heap_bytes);
@@ -138,18 +139,15 @@ static uint64_t heap_free(coli_bk_device *dev, bool *is_assumed)
         const uint64_t may = dev->about.heap_bytes - dev->about.heap_bytes / 8;
         left = may > own ? may - own : 0;
     }
-    if (dev->options.memory_bytes)
-        left = vk_min(left, dev->options.memory_bytes > own ? dev->options.memory_bytes - own : 0);
-    return left;
+    const uint64_t limit = vk_options_memory(&dev->options, &dev->about);
+    return vk_min(left, limit > dev->arena.chunk_bytes ? limit - dev->arena.chunk_bytes : 0);
 }
 
 void vk_memory_info(coli_bk_device *dev, coli_bk_mem_info *out)
 {
     pthread_mutex_lock(&dev->memory_lock);
     bool is_assumed;
-    const uint64_t total = dev->options.memory_bytes
-                               ? vk_min(dev->options.memory_bytes, dev->about.heap_bytes)
-                               : dev->about.heap_bytes;
+    const uint64_t total = vk_options_memory(&dev->options, &dev->about);
     const uint64_t left =
         heap_free(dev, &is_assumed) + dev->arena.chunk_bytes - dev->arena.used_bytes;
     pthread_mutex_unlock(&dev->memory_lock);

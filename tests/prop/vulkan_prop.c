@@ -52,8 +52,8 @@ T_PROP(groups_with_what_is_optional, 2)
     vk_host_init(&host, "subgroup=1");
     coli_bk_device *dev = NULL;
     uint32_t lowest = 0;
-    if (vk.open(&host.table, vk_device, &dev) != COLI_BK_OK)
-        T_EQ(sscanf(strstr(host.message, "from "), "from %u", &lowest), 1);
+    if (vk.open(&host.base.table, vk_device, &dev) != COLI_BK_OK)
+        T_EQ(sscanf(strstr(host.base.message, "from "), "from %u", &lowest), 1);
     vk.close(dev);
     char options[80];
     snprintf(options, sizeof options, "validate=1 dot=1 storage16=1%s%.0u",
@@ -384,7 +384,7 @@ T_PROP(overwritten_between_groups, 3)
         default:
             VK_OK(&host, vk.tensor_overwrite_async(dev, w.tensors[e], &source, &fence));
             T_NE(fence, 0);
-            VK_OK(&host, vk.fence_poll(dev, fence, host.table.wait_limit_ns));
+            VK_OK(&host, vk.fence_poll(dev, fence, host.base.table.wait_limit_ns));
             VK_OK(&host, vk.fence_poll(dev, fence, 0));
         }
         vk_world_run(&w, &host, dev);
@@ -437,7 +437,7 @@ T_PROP(between_issue_and_take, 3)
     vk_world_check(&w, &r);
     coli_bk_result none = {.struct_size = sizeof none};
     T_EQ(vk.group_take(dev, 0, &none), COLI_BK_EMPTY);
-    T_EQ(host.n_fail, 0);
+    T_EQ(host.base.n_fail, 0);
     coli__free(copy.row);
     coli__free(copy.q);
     vk_product_free(&p, dev);
@@ -501,7 +501,7 @@ static void *keep_uploading(void *arg)
         coli_bk_status s = vk.tensor_upload(u->dev, &u->sources[0], &t);
         if (!s) s = vk.tensor_overwrite(u->dev, t, &u->sources[1]);
         if (!s) s = vk.tensor_overwrite_async(u->dev, t, &u->sources[0], &fence);
-        if (!s) s = vk.fence_poll(u->dev, fence, u->host->table.wait_limit_ns);
+        if (!s) s = vk.fence_poll(u->dev, fence, u->host->base.table.wait_limit_ns);
         vk.tensor_free(u->dev, t);
         u->status = s;
         u->n_round++;
