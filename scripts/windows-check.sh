@@ -13,7 +13,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 here=$(cd "${1-build/bin}" && pwd)
-build=$PWD/build-mingw
+root=$PWD build=$PWD/build-mingw
 export LC_ALL=C.UTF-8
 step() { printf '%s: %s (%d s)\n' windows-check.sh "$1" "$SECONDS"; }
 fail() { echo "windows-check.sh: $*" >&2 && exit 1; }
@@ -23,9 +23,9 @@ scripts/windows-deps.sh
 cmake --preset mingw >/dev/null
 tests=(base_error host_test lane_test math_unit path_test plugin_windows_test digests kernels_prop
     reference_prop fake_prop placement)
-cmake --build --preset mingw --target coli coli_cli qwen36 backend_fake "${tests[@]}" -- --quiet
+cmake --build --preset mingw --target coli coli_cli qwen36 backends "${tests[@]}" -- --quiet
 
-for file in "$build"/bin/{coli.exe,qwen36.exe,libcoli.dll,coli_fake.dll}; do
+for file in "$build"/bin/{coli.exe,qwen36.exe,*.dll}; do
     needs=$(x86_64-w64-mingw32-objdump -p "$file" | sed -n 's/.*DLL Name: //p' | sort | tr '\n' ' ')
     [[ $needs =~ ^(KERNEL32.dll |SHELL32.dll |libcoli.dll |msvcrt.dll )*$ ]] || fail "$file needs $needs"
     aligned=$(x86_64-w64-mingw32-objdump -d "$file" | grep -cE '\svmov(aps|apd|dqa)' || true)
@@ -38,7 +38,7 @@ scripts/wine.sh "$WINEPREFIX" cmd /c ver >/dev/null
 server=$(command -v /usr/lib/wine/wineserver wineserver | head -n 1)
 WINEDEBUG=-all "$server" -p >/dev/null 2>&1 || true
 trap '"$server" -k >/dev/null 2>&1 || true' EXIT
-wine() { scripts/wine.sh "$WINEPREFIX" "$@"; }
+wine() { "$root/scripts/wine.sh" "$WINEPREFIX" "$@"; }
 
 step 'tests'
 names=$(IFS='|' && echo "${tests[*]}")

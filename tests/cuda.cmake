@@ -1,6 +1,8 @@
 # The cuda plugin, on the processor.  coli_cudaemu is built from its sources with backends/cuda/emu in place
 # of CUDA, whenever there is a C++ compiler; it is not installed.
-if(NOT CMAKE_CXX_COMPILER)
+if(NOT CMAKE_SYSTEM_NAME STREQUAL "Linux")
+    return() # the emulation switches fibers with ucontext.h
+elseif(NOT CMAKE_CXX_COMPILER)
     message(STATUS "The cuda plugin is not tested: no C++ compiler")
     return()
 elseif(COLI_SANITIZE AND NOT CMAKE_CXX_COMPILER_ID STREQUAL CMAKE_C_COMPILER_ID)
@@ -34,3 +36,11 @@ foreach(name IN ITEMS cuda_prop cuda_fault)
     target_compile_definitions(${name} PRIVATE CUDAEMU="$<TARGET_FILE:backend_cudaemu>")
     target_link_libraries(${name} PRIVATE ${CMAKE_DL_LIBS})
 endforeach()
+
+# What nvcc makes of the kernels, where there is one.
+if(TARGET backend_cuda)
+    get_target_property(flags backend_cuda COLI_NVCC_FLAGS)
+    add_test(NAME unit.cuda_code COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/unit/cuda_code.sh ${cuda}
+        $<TARGET_FILE:backend_cuda> ${CMAKE_CURRENT_BINARY_DIR}/cuda_code ${COLI_NVCC} ${flags})
+    set_tests_properties(unit.cuda_code PROPERTIES LABELS unit)
+endif()

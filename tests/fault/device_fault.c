@@ -19,7 +19,7 @@ static float want[(N_TOKEN + 1) * N_VOCAB];
 /* The next expert that is (not) on a device, from e on. */
 static bool next_of(const coli_model *m, const coli__ct_experts *layer, bool resident, uint32_t *e)
 {
-    coli__place place;
+    coli__slot place;
     for (; *e < layer->n_expert; ++*e)
         if (coli__devices_expert(m->devices, layer, *e, &place) == resident) return true;
     return false;

@@ -35,7 +35,7 @@ static uint32_t n_on(const coli_model *m, uint32_t layer, int32_t d)
     uint32_t n = 0;
     const coli__ct_experts *experts = coli__container_experts(m->container, layer);
     for (uint32_t e = 0; e < experts->n_expert; e++) {
-        coli__place place;
+        coli__slot place;
         n += coli__devices_expert(m->devices, experts, e, &place) &&
              (d < 0 || place.device == (uint32_t)d);
     }

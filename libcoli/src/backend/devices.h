@@ -27,10 +27,10 @@ uint32_t coli__devices_n(const coli__devices *devices);
 coli__device *coli__devices_at(const coli__devices *devices, uint32_t i);
 
 /* Where some weights are. */
-typedef struct coli__place {
+typedef struct coli__slot {
     uint32_t device; // index
     coli_bk_tensor *tensor;
-} coli__place;
+} coli__slot;
 
 /* -- placing ----------------------------------------------------------------------------------- */
 
@@ -47,8 +47,8 @@ coli_status coli__devices_swap(coli__devices *devices, const coli__ct_experts *l
 
 /* False when it is on no device, or on a lost one. */
 bool coli__devices_expert(const coli__devices *devices, const coli__ct_experts *layer,
-                          uint32_t expert, coli__place *out);
-bool coli__devices_matrix(const coli__devices *devices, const coli__mat *w, coli__place *out);
+                          uint32_t expert, coli__slot *out);
+bool coli__devices_matrix(const coli__devices *devices, const coli__mat *w, coli__slot *out);
 /* Bytes of the widest row of quantised numbers, and outputs, of the matrices placed. */
 void coli__devices_matrix_limits(const coli__devices *devices, size_t *max_row_bytes,
                                  size_t *max_out);

@@ -8,7 +8,7 @@
 
 typedef struct placed_matrix {
     const uint8_t *data; // of the matrix: its name here
-    coli__place place;
+    coli__slot place;
     uint32_t n_out;
     size_t row_bytes;
 } placed_matrix;
@@ -33,7 +33,7 @@ struct coli__devices {
 
     /* places; changed while no group runs */
     uint64_t used[COLI__MAX_DEVICE]; // footprints
-    coli__place *experts;            // expert e of layer l at first[l] + e; tensor NULL: none
+    coli__slot *experts;            // expert e of layer l at first[l] + e; tensor NULL: none
     size_t *first;                   // (n_layer) by the layer's number
     uint64_t n_expert_total;
     placed_matrix *matrices;                  // (n_matrix) by data

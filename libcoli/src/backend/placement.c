@@ -91,7 +91,7 @@ void coli__devices_offer(coli__devices *d, const coli__mat *w)
     if (!d || !d->trunk) return;
     coli_bk_source source = {.struct_size = sizeof source, .n_matrix = 1, .data = w->data};
     placed_matrix m = {.data = w->data, .n_out = w->n_out};
-    coli__place there;
+    coli__slot there;
     if (coli__devices_matrix(d, w, &there)) return; // tied weights are offered twice
     if (!computes(d->dev[0], w->fmt) || !coli__device_multiplies(d->dev[0]) || !has_room(d) ||
         !coli__mat_bytes(w->fmt, w->n_out, w->n_in, &source.n_bytes, NULL)) {
@@ -108,7 +108,7 @@ void coli__devices_offer(coli__devices *d, const coli__mat *w)
     qsort(d->matrices, d->n_matrix, sizeof m, by_data);
 }
 
-bool coli__devices_matrix(const coli__devices *d, const coli__mat *w, coli__place *out)
+bool coli__devices_matrix(const coli__devices *d, const coli__mat *w, coli__slot *out)
 {
     if (!d || d->n_matrix == 0) return false;
     const placed_matrix key = {.data = w->data};
@@ -155,7 +155,7 @@ typedef struct placing {
     uint64_t n_unsupported, n_failed, done_bytes, total_bytes;
 } placing;
 
-static coli__place *slot_of(const coli__devices *d, const coli__ct_experts *layer, uint32_t e)
+static coli__slot *slot_of(const coli__devices *d, const coli__ct_experts *layer, uint32_t e)
 {
     return &d->experts[d->first[layer->layer] + e];
 }
@@ -178,7 +178,7 @@ static void place_expert(placing *p, const coli__ct_experts *layer, uint32_t e)
         p->n_unsupported++;
         return;
     }
-    coli__place *place = slot_of(d, layer, e);
+    coli__slot *place = slot_of(d, layer, e);
     place->device = device;
     const coli_status status = put(d, device, &source, &place->tensor);
     if (status == COLI_E_NOMEM) p->full[device] = true;
@@ -278,7 +278,7 @@ coli_status coli__devices_place_experts(coli__devices *d)
 }
 
 bool coli__devices_expert(const coli__devices *d, const coli__ct_experts *layer, uint32_t expert,
-                          coli__place *out)
+                          coli__slot *out)
 {
     if (!d) return false;
     *out = *slot_of(d, layer, expert);
@@ -288,7 +288,7 @@ bool coli__devices_expert(const coli__devices *d, const coli__ct_experts *layer,
 coli_status coli__devices_swap(coli__devices *d, const coli__ct_experts *layer, uint32_t leaving,
                                uint32_t coming)
 {
-    coli__place *from = slot_of(d, layer, leaving), *to = slot_of(d, layer, coming);
+    coli__slot *from = slot_of(d, layer, leaving), *to = slot_of(d, layer, coming);
     coli_bk_source source;
     if (!from->tensor || to->tensor || leaving == coming)
         return coli__fail(COLI_E_INVALID, "layer %u: expert %u is on no device, or %u already is",
@@ -296,7 +296,7 @@ coli_status coli__devices_swap(coli__devices *d, const coli__ct_experts *layer, 
     if (!expert_source(d->dev[from->device], layer, coming, &source))
         return coli__fail(COLI_E_INVALID, "layer %u: expert %u has another format", layer->layer,
                           coming);
-    coli__place moving = *from;
+    coli__slot moving = *from;
     from->tensor = NULL;
     const coli_status status =
         coli__device_overwrite(d->dev[moving.device], &moving.tensor, &source);

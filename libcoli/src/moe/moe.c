@@ -289,7 +289,7 @@ static void hold(coli__moe *m, const coli__moe_layer *layer, uint32_t n_tok)
     m->n_held = 0;
     for (uint32_t i = 0; i < m->n_run; i++) {
         const run r = m->runs[i];
-        coli__place place;
+        coli__slot place;
         if (r.expert == m->n_expert ||
             !coli__devices_expert(m->devices, layer->experts, r.expert, &place)) {
             m->runs[n_run++] = r;
