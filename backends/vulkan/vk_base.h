@@ -43,7 +43,7 @@ uint64_t vk_clock_ns(const coli_bk_host *host); // 0 when the host has no clock
 /* What the user asked for; see docs/backends/vulkan.md. */
 typedef struct vk_options {
     uint64_t buffer_bytes;  // largest buffer; 0: as the device says
-    uint64_t memory_bytes;  // use no more device memory than this; 0: as the device says
+    uint64_t memory_bytes;  // for tensors; 0: as much as there is
     uint64_t staging_bytes; // of each of the two rings
     uint64_t work_bytes;    // of the work buffer
     uint32_t subgroup;      // size of subgroups; 0: the driver's choice

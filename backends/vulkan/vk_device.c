@@ -225,10 +225,7 @@ static coli_bk_status check_options(coli_bk_device *dev)
         return vk_fail(&dev->host, COLI_BK_UNSUPPORTED,
                        "vulkan: subgroup=%u: %s offers powers of two from %u to %u", o->subgroup,
                        c->name, c->min_subgroup, c->max_subgroup);
-    dev->max_tensor_bytes = c->max_buffer_bytes & ~(uint64_t)(VK_SLICE_ALIGN - 1);
-    if (o->buffer_bytes)
-        dev->max_tensor_bytes =
-            vk_min(dev->max_tensor_bytes, o->buffer_bytes & ~(uint64_t)(VK_SLICE_ALIGN - 1));
+    dev->max_tensor_bytes = vk_options_buffer(o, c);
     return COLI_BK_OK;
 }
 

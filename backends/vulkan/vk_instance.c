@@ -13,6 +13,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "vk_memory.h"
+
 static pthread_mutex_t volk_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* ---- the instance ----------------------------------------------------------------------------- */
@@ -314,6 +316,19 @@ static coli_bk_status examine(const vk_instance *in, vk_candidate *c)
     c->ns_per_tick = limits->timestampPeriod;
     if (reason) snprintf(c->unusable, sizeof c->unusable, "%s", reason);
     return COLI_BK_OK;
+}
+
+uint64_t vk_options_memory(const vk_options *options, const vk_candidate *c)
+{
+    return options->memory_bytes ? vk_min(options->memory_bytes, c->heap_bytes) : c->heap_bytes;
+}
+
+uint64_t vk_options_buffer(const vk_options *options, const vk_candidate *c)
+{
+    const uint64_t n_bytes = options->buffer_bytes
+                                 ? vk_min(options->buffer_bytes, c->max_buffer_bytes)
+                                 : c->max_buffer_bytes;
+    return n_bytes & ~(uint64_t)(VK_SLICE_ALIGN - 1);
 }
 
 static coli_bk_status describe(const vk_instance *in, VkPhysicalDevice handle, vk_candidate *c)

@@ -64,6 +64,10 @@ static inline bool vk_options_join(const vk_options *options, const vk_candidate
     return options->join == 1 || (options->join == 2 && c->has_denorm_preserve);
 }
 
+/* Memory for tensors; the largest buffer, a multiple of VK_SLICE_ALIGN. */
+uint64_t vk_options_memory(const vk_options *options, const vk_candidate *c);
+uint64_t vk_options_buffer(const vk_options *options, const vk_candidate *c);
+
 /* Discrete before integrated before CPU devices, each kind in Vulkan's order.  vk_free(*out). */
 coli_bk_status vk_instance_devices(const vk_instance *instance, vk_candidate **out, uint32_t *n);
 

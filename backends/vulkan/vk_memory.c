@@ -10,8 +10,9 @@
  * Experts of a model are equal in size, so a freed one leaves a gap that fits the next.  Slices hang
  * in a list inside the tensors themselves: freeing allocates nothing and cannot fail.
  *
- * A chunk that became empty goes back to the driver when another is empty already: a host that frees
- * and uploads in turn does not pay for a new chunk each time.
+ * A chunk that became empty goes back to the driver when another is empty already, or when a tensor
+ * does not fit it and there is no other room: a host that frees and uploads in turn does not pay for a
+ * new chunk each time.
  *
  * Memory is never taken beyond what the driver says is free: many drivers would not refuse, but put
  * the buffer where the device reaches it through the bus only. */
@@ -119,7 +120,8 @@ void vk_buffer_destroy(coli_bk_device *dev, vk_buffer *b)
 
 /* ---- how much there is ------------------------------------------------------------------------ */
 
-/* Of the heap, what the driver gives us (or we assume) beyond what we have. */
+/* Of the heap, what the driver gives us (or we assume) beyond what we have; for tensors no more than
+ * the user said. */
 static uint64_t heap_free(coli_bk_device *dev, bool *is_assumed)
 {
     const uint64_t own = atomic_load(&dev->heap_bytes);
@@ -138,18 +140,15 @@ static uint64_t heap_free(coli_bk_device *dev, bool *is_assumed)
         const uint64_t may = dev->about.heap_bytes - dev->about.heap_bytes / 8;
         left = may > own ? may - own : 0;
     }
-    if (dev->options.memory_bytes)
-        left = vk_min(left, dev->options.memory_bytes > own ? dev->options.memory_bytes - own : 0);
-    return left;
+    const uint64_t limit = vk_options_memory(&dev->options, &dev->about);
+    return vk_min(left, limit > dev->arena.chunk_bytes ? limit - dev->arena.chunk_bytes : 0);
 }
 
 void vk_memory_info(coli_bk_device *dev, coli_bk_mem_info *out)
 {
     pthread_mutex_lock(&dev->memory_lock);
     bool is_assumed;
-    const uint64_t total = dev->options.memory_bytes
-                               ? vk_min(dev->options.memory_bytes, dev->about.heap_bytes)
-                               : dev->about.heap_bytes;
+    const uint64_t total = vk_options_memory(&dev->options, &dev->about);
     const uint64_t left =
         heap_free(dev, &is_assumed) + dev->arena.chunk_bytes - dev->arena.used_bytes;
     pthread_mutex_unlock(&dev->memory_lock);
@@ -181,9 +180,28 @@ static bool place(vk_chunk *chunk, vk_slice *slice)
     return true;
 }
 
+static void drop_chunk(coli_bk_device *dev, vk_chunk *chunk)
+{
+    vk_chunk **at = &dev->arena.chunks;
+    while (*at != chunk) at = &(*at)->next;
+    *at = chunk->next;
+    dev->arena.chunk_bytes -= chunk->buffer.n_bytes;
+    vk_buffer_destroy(dev, &chunk->buffer);
+    vk_free(&dev->host, chunk);
+}
+
+static void drop_empty_chunks(coli_bk_device *dev)
+{
+    for (vk_chunk *c = dev->arena.chunks, *next; c; c = next) {
+        next = c->next;
+        if (c->used_bytes == 0) drop_chunk(dev, c);
+    }
+}
+
 static coli_bk_status add_chunk(coli_bk_device *dev, uint64_t need_bytes)
 {
     bool is_assumed;
+    if (need_bytes > heap_free(dev, &is_assumed)) drop_empty_chunks(dev);
     const uint64_t left = heap_free(dev, &is_assumed) & ~(uint64_t)(VK_SLICE_ALIGN - 1);
     if (need_bytes > left)
         return vk_fail(&dev->host, COLI_BK_NOMEM,
@@ -224,16 +242,6 @@ coli_bk_status vk_slice_alloc(coli_bk_device *dev, uint64_t n_bytes, vk_slice *o
     if (is_placed) dev->arena.used_bytes += out->n_bytes;
     pthread_mutex_unlock(&dev->memory_lock);
     return status;
-}
-
-static void drop_chunk(coli_bk_device *dev, vk_chunk *chunk)
-{
-    vk_chunk **at = &dev->arena.chunks;
-    while (*at != chunk) at = &(*at)->next;
-    *at = chunk->next;
-    dev->arena.chunk_bytes -= chunk->buffer.n_bytes;
-    vk_buffer_destroy(dev, &chunk->buffer);
-    vk_free(&dev->host, chunk);
 }
 
 void vk_slice_free(coli_bk_device *dev, vk_slice *slice)

@@ -111,7 +111,7 @@ static inline void vk_world_check(const vk_world *w, const coli_bk_result *r)
 static inline coli_bk_result vk_take(vk_host *host, coli_bk_device *dev)
 {
     coli_bk_result r = {.struct_size = sizeof r};
-    VK_OK(host, vk.group_take(dev, host->table.wait_limit_ns, &r));
+    VK_OK(host, vk.group_take(dev, host->base.table.wait_limit_ns, &r));
     return r;
 }
 

@@ -12,6 +12,7 @@
 //
 // Nothing depends on the size of subgroups: lanes meet in shared memory only, behind barriers.
 #extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
 #ifdef STORAGE16
 #extension GL_EXT_shader_16bit_storage : require
 #endif
@@ -53,6 +54,9 @@ layout(set = 0, binding = 0, std430) readonly buffer weight_words { uint word[];
 #ifdef STORAGE16
 layout(set = 0, binding = 0, std430) readonly buffer weight_halves { uint16_t scale[]; } weights16[8];
 #endif
+
+// Loops of constant length are unrolled, so that small arrays become registers.
+#define UNROLL [[unroll]]
 
 shared float partial[N_Y * N_ROW * 16];
 
@@ -122,7 +126,7 @@ void main()
 
     // Rows beyond the tile's are computed as copies of the last and not stored.
     uint x[N_ROW], pair[N_ROW];
-    for (uint j = 0; j < N_ROW; j++) {
+    UNROLL for (uint j = 0; j < N_ROW; j++) {
         const uint i = side * N_ROW + j;
         pair[j] = first_pair + min(i, n_pair - 1);
         x[j] = x_at + (row_at == NONE ? pair[j] : work[row_at + pair[j]]) * x_ld;
@@ -135,17 +139,17 @@ void main()
         const uint at = panel_at + FIRST_GROUP + g * GROUP_WORDS;
         const float scale = PER_ROW != 0 ? row_scale : scale_of(w, at, lane, pow2);
         int sum[N_ROW];
-        for (uint j = 0; j < N_ROW; j++)
+        UNROLL for (uint j = 0; j < N_ROW; j++)
             sum[j] = -EXCESS * int(work[x[j] + n_group * (GROUP / 4 + 1) + g]);
         for (uint k = 0; k < GROUP / 16; k++) {
             const uvec4 code = codes_of(w, at + CODE_AT, k, lane);
-            for (uint j = 0; j < N_ROW; j++) {
+            UNROLL for (uint j = 0; j < N_ROW; j++) {
                 const uvec4 q = work4[(x[j] + g * (GROUP / 4)) / 4 + k];
                 sum[j] += dot4(q.x, code.x) + dot4(q.y, code.y) + dot4(q.z, code.z) +
                           dot4(q.w, code.w);
             }
         }
-        for (uint j = 0; j < N_ROW; j++) {
+        UNROLL for (uint j = 0; j < N_ROW; j++) {
             const float d = uintBitsToFloat(work[x[j] + n_group * (GROUP / 4) + g]);
             precise float v = float(sum[j]) * (scale * d);
             for (uint i = 0; i < N_LEVEL; i++) { // coli_tree_add
@@ -159,7 +163,7 @@ void main()
     }
 
     const uint n = end > first ? end - first : 0;
-    for (uint j = 0; j < N_ROW; j++) { // coli_tree_sum
+    UNROLL for (uint j = 0; j < N_ROW; j++) { // coli_tree_sum
         precise float sum = 0.0;
         for (uint i = 0; i < N_LEVEL; i++)
             if ((n >> i & 1u) != 0u) sum = level[j * N_LEVEL + i] + sum;
@@ -168,11 +172,11 @@ void main()
     barrier();
     if (split != 0) return;
 
-    for (uint j = 0; j < N_ROW; j++) {
+    UNROLL for (uint j = 0; j < N_ROW; j++) {
         // Split s of row j is at first + s * step; the tree over the splits.
         const uint step = N_ROW * 16, at = (gl_LocalInvocationID.y * N_ROW + j) * 16 + lane;
         precise float y[N_SPLIT];
-        for (uint s = 0; s < N_SPLIT; s++) y[s] = partial[at + s * step];
+        UNROLL for (uint s = 0; s < N_SPLIT; s++) y[s] = partial[at + s * step];
         for (uint width = 1; width < N_SPLIT; width *= 2)
             for (uint s = 0; s < N_SPLIT; s += 2 * width) y[s] = y[s] + y[s + width];
         // Adding +0 makes -0 to +0; done on the bits, since there are drivers that drop such an addition.
