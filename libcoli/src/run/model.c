@@ -112,6 +112,7 @@ static coli_status fill_devices(coli_model *m, const coli_model_opts *o)
     if (o->heat && coli__container_n_expert_layer(m->container) > 0)
         status = read_heat(m, o->heat, &heat);
     if (status == COLI_OK) status = coli__tier_fill(m->tier, heat.count);
+    m->heat_tokens = heat.n_token;
     coli__heat_file_finish(&heat);
     if (status == COLI_OK && o->heat && !o->heat_readonly && m->tier) {
         m->heat_path = coli__strndup(o->heat, strlen(o->heat));
@@ -128,7 +129,7 @@ static coli_status write_heat(const coli_model *m)
     const uint32_t n_expert = coli__container_experts(m->container, 0)->n_expert;
     COLI_TRY(coli__heat_file_init(&f, coli__container_identity(m->container), n_layer, n_expert));
     memcpy(f.count, coli__tier_heat(m->tier), (size_t)n_layer * n_expert * sizeof *f.count);
-    f.n_token = coli__tier_n_tick(m->tier);
+    f.n_token = m->heat_tokens + coli__tier_n_tick(m->tier);
     const coli_status status = coli__heat_file_write(m->heat_path, &f);
     coli__heat_file_finish(&f);
     return status;

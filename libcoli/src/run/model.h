@@ -18,6 +18,7 @@ struct coli_model {
     coli__devices *devices; // NULL: none
     coli__tier *tier;       // on them
     char *heat_path;        // to be written at close; NULL: not
+    uint64_t heat_tokens;   // that the file had when it was read
     coli__shape shape;
     coli__companions beside;
     uint64_t n_param, n_param_active;
