@@ -188,6 +188,8 @@ static bool choose_queues(const vk_instance *in, vk_candidate *c)
     uint32_t n = MAX_FAMILY;
     in->vkGetPhysicalDeviceQueueFamilyProperties(c->handle, &n, families);
     c->compute_family = c->copy_family = n;
+    const VkQueueFlags copies_only = VK_QUEUE_TRANSFER_BIT | VK_QUEUE_SPARSE_BINDING_BIT |
+                                     VK_QUEUE_PROTECTED_BIT; // and no video
     bool is_pure = false;
     for (uint32_t i = 0; i < n; i++) {
         const VkQueueFlags flags = families[i].queueFlags;
@@ -195,7 +197,7 @@ static bool choose_queues(const vk_instance *in, vk_candidate *c)
             const bool pure = !(flags & VK_QUEUE_GRAPHICS_BIT);
             if (c->compute_family == n || (pure && !is_pure)) c->compute_family = i;
             is_pure = is_pure || pure;
-        } else if ((flags & VK_QUEUE_TRANSFER_BIT) && !(flags & VK_QUEUE_GRAPHICS_BIT) &&
+        } else if ((flags & VK_QUEUE_TRANSFER_BIT) && !(flags & ~copies_only) &&
                    c->copy_family == n) {
             c->copy_family = i;
         }

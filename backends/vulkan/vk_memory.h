@@ -18,12 +18,13 @@ typedef enum vk_use {
     VK_USE_WORK,     // memory of the device, read and written by kernels
     VK_USE_STAGING,  // host memory, written by the host, read by copies
     VK_USE_READBACK, // host memory, written by copies, read by the host
+    VK_USE_PINNED,   // host memory, the host's to use as it likes, read by copies
 } vk_use;
 
 /* `what` names it in a message. */
 coli_bk_status vk_buffer_create(coli_bk_device *dev, uint64_t n_bytes, vk_use use, const char *what,
                                 vk_buffer *out);
-/* Staging memory for the host to use; false, and nothing is reported, when there is none. */
+/* VK_USE_PINNED; false, and nothing is reported, when there is none. */
 bool vk_pinned_create(coli_bk_device *dev, uint64_t n_bytes, vk_buffer *out);
 void vk_buffer_destroy(coli_bk_device *dev, vk_buffer *buffer);
 
