@@ -28,8 +28,8 @@ coli_bk_status vk_buffer_create(coli_bk_device *dev, uint64_t n_bytes, vk_use us
 bool vk_pinned_create(coli_bk_device *dev, uint64_t n_bytes, vk_buffer *out);
 void vk_buffer_destroy(coli_bk_device *dev, vk_buffer *buffer);
 
-/* Weights stand in large buffers, each in a list of slices that is sorted by offset; what lies between
- * two neighbours is free.  A slice never straddles two buffers. */
+/* Weights stand in large buffers, each in a list of slices that is sorted by offset; what lies
+ * between two neighbours is free.  A slice never straddles two buffers. */
 typedef struct vk_slice {
     struct vk_chunk *chunk;
     uint64_t offset, n_bytes;
@@ -56,7 +56,8 @@ static inline uint64_t vk_slice_bytes(uint64_t n_bytes)
     return vk_round_up(n_bytes, VK_SLICE_ALIGN);
 }
 
-/* Under dev->memory_lock; so may run beside each other.  n_bytes is at most dev->max_tensor_bytes. */
+/* Under dev->memory_lock; so may run beside each other.  n_bytes is at most
+ * dev->max_tensor_bytes. */
 coli_bk_status vk_slice_alloc(coli_bk_device *dev, uint64_t n_bytes, vk_slice *out);
 void vk_slice_free(coli_bk_device *dev, vk_slice *slice);
 /* Frees the tensors that are left, too. */
