@@ -1,7 +1,7 @@
 # The cuda plugin, on the processor.  coli_cudaemu is built from its sources with backends/cuda/emu in place
 # of CUDA, whenever there is a C++ compiler; it is not installed.
-if(NOT CMAKE_SYSTEM_NAME STREQUAL "Linux")
-    return() # the emulation switches fibers with ucontext.h
+if(NOT CMAKE_SYSTEM_NAME STREQUAL "Linux" OR NOT CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|aarch64)$")
+    return() # the emulation switches stacks in assembler
 elseif(NOT CMAKE_CXX_COMPILER)
     message(STATUS "The cuda plugin is not tested: no C++ compiler")
     return()

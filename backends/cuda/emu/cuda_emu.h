@@ -4,10 +4,10 @@
  * cuda_runtime.h: host code and kernels, unchanged.  So their logic runs in tests, under sanitizers
  * and without a GPU.  What is real here and what is not:
  *
- *   threads    each thread of a block is a fiber; a block runs on the thread of its stream, one
- *              block after another.  Barriers and warp functions switch fibers.  A barrier that some
- *              threads do not reach, or lanes that meet in different warp functions, end the process
- *              with a message.
+ *   threads    each thread of a block is a fiber.  Barriers and warp functions switch fibers.  A
+ *              barrier that some threads do not reach, or lanes that meet in different warp
+ *              functions, end the process with a message.
+ *   blocks     one after another, and one grid at a time in the whole process.
  *   streams    each is an operating-system thread with a queue, so a host that touches memory too
  *              early, or forgets an event, races as it would with a GPU; ThreadSanitizer sees it.
  *   memory     device memory is host memory of exactly the size asked for (AddressSanitizer sees
@@ -29,7 +29,7 @@
 #define __global__
 #define __device__
 #define __host__
-#define __shared__ static thread_local // the threads of a block share an operating-system thread
+#define __shared__ static // one block runs at a time
 #define __launch_bounds__(n)
 #define __restrict__ __restrict
 
@@ -51,7 +51,7 @@ struct dim3 {
 struct cuda_emu_place {
     uint3 thread, block;
 };
-extern thread_local cuda_emu_place cuda_emu_here;
+extern cuda_emu_place cuda_emu_here;
 
 #define threadIdx (cuda_emu_here.thread)
 #define blockIdx  (cuda_emu_here.block)

@@ -46,7 +46,7 @@ void main()
 
         const uint largest = amax[group];
         const bool in_range = largest < 0x53800000u;                  // 2^40
-        const bool is_zero = !in_range || largest < 0x21800000u;      // 2^-60
+        const bool is_zero = !in_range || largest < 0x23800000u;      // 2^-56
         precise float d = uintBitsToFloat(largest) * uintBitsToFloat(0x3C010204u); // 1/127
         int q = 0;
         if (!is_zero) {
