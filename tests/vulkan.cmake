@@ -35,9 +35,9 @@ if(TARGET backend_vulkan AND NOT WIN32) # no device shows under wine without a d
     if("${COLI_SANITIZE}" MATCHES "address")
         # lavapipe and the validation layer leak.  What the plugin itself may not leak is counted by
         # these tests' host, and by the layer, which knows every object of Vulkan.
-        foreach(test IN ITEMS prop.vulkan_prop prop.vulkan_vectors_128 prop.vulkan_vectors_512 fault.vulkan_fault
-                fault.check_vulkan fault.check_vulkan_small prop.placement_vulkan fault.device_fault_vulkan)
-            set_property(TEST ${test} APPEND PROPERTY ENVIRONMENT ASAN_OPTIONS=detect_leaks=0)
-        endforeach()
+        cmake_language(DEFER CALL set_property TEST prop.vulkan_prop prop.vulkan_vectors_128
+            prop.vulkan_vectors_512 fault.vulkan_fault fault.check_vulkan fault.check_vulkan_small
+            prop.placement_vulkan fault.device_fault_vulkan # some of them are defined later
+            APPEND PROPERTY ENVIRONMENT ASAN_OPTIONS=detect_leaks=0)
     endif()
 endif()

@@ -1,7 +1,8 @@
 /* vk_base.h - what all files of the Vulkan backend share: the host's services, errors, options.
  *
- * Names: Vulkan's own are vkCamel and VkCamel, this backend's are vk_snake.  A function that returns
- * coli_bk_status has called host->fail when it returns a failure (BUSY and EMPTY are none). */
+ * Names: Vulkan's own are vkCamel and VkCamel, this backend's are vk_snake.  A function that
+ * returns coli_bk_status has called host->fail when it returns a failure (BUSY and EMPTY are
+ * none). */
 #ifndef COLI_VK_BASE_H
 #define COLI_VK_BASE_H
 

@@ -4,9 +4,9 @@
  * touches those is done under one lock; after that each instance and device has its own functions.
  *
  * A device is listed even when it cannot be used: then `unusable` says why.  What makes a device
- * usable is little: Vulkan 1.2, a compute queue, ten storage buffers of which eight are chosen by an
- * index, and float arithmetic that can be told to round to nearest even and to keep the sign of zero.
- * Without the last, results could differ from the processor's, and nobody would notice. */
+ * usable is little: Vulkan 1.2, a compute queue, ten storage buffers of which eight are chosen by
+ * an index, and float arithmetic that can be told to round to nearest even and to keep the sign of
+ * zero.  Without the last, results could differ from the processor's, and nobody would notice. */
 #include "vk_instance.h"
 
 #include <pthread.h>
@@ -17,7 +17,7 @@
 
 static pthread_mutex_t volk_lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* ---- the instance ----------------------------------------------------------------------------- */
+/* ---- the instance --------------------------------------------------------------------------- */
 
 static const char validation_layer[] = "VK_LAYER_KHRONOS_validation";
 
@@ -55,8 +55,9 @@ static coli_bk_status add_messenger(vk_instance *in)
     return r ? vk_fail_result(in->host, r, "vkCreateDebugUtilsMessengerEXT") : COLI_BK_OK;
 }
 
-/* With validate=2: that commands which use the same memory are ordered.  The layer takes a binding as a
- * whole, so it suspects independent dispatches of one round that write different parts of a buffer. */
+/* With validate=2: that commands which use the same memory are ordered.  The layer takes a binding
+ * as a whole, so it suspects independent dispatches of one round that write different parts of a
+ * buffer. */
 static const VkValidationFeatureEnableEXT enabled_checks[] = {
     VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT,
 };
@@ -147,7 +148,7 @@ VkResult vk_instance_create_device(vk_instance *in, VkPhysicalDevice physical,
     return VK_SUCCESS;
 }
 
-/* ---- its devices ------------------------------------------------------------------------------ */
+/* ---- its devices ---------------------------------------------------------------------------- */
 
 static uint32_t kind_of(VkPhysicalDeviceType type)
 {
@@ -188,6 +189,8 @@ static bool choose_queues(const vk_instance *in, vk_candidate *c)
     uint32_t n = MAX_FAMILY;
     in->vkGetPhysicalDeviceQueueFamilyProperties(c->handle, &n, families);
     c->compute_family = c->copy_family = n;
+    const VkQueueFlags copies_only = VK_QUEUE_TRANSFER_BIT | VK_QUEUE_SPARSE_BINDING_BIT |
+                                     VK_QUEUE_PROTECTED_BIT; // and no video
     bool is_pure = false;
     for (uint32_t i = 0; i < n; i++) {
         const VkQueueFlags flags = families[i].queueFlags;
@@ -195,7 +198,7 @@ static bool choose_queues(const vk_instance *in, vk_candidate *c)
             const bool pure = !(flags & VK_QUEUE_GRAPHICS_BIT);
             if (c->compute_family == n || (pure && !is_pure)) c->compute_family = i;
             is_pure = is_pure || pure;
-        } else if ((flags & VK_QUEUE_TRANSFER_BIT) && !(flags & VK_QUEUE_GRAPHICS_BIT) &&
+        } else if ((flags & VK_QUEUE_TRANSFER_BIT) && !(flags & ~copies_only) &&
                    c->copy_family == n) {
             c->copy_family = i;
         }

@@ -1,18 +1,19 @@
 /* vk_memory.c - see vk_memory.h.
  *
  * The arena.  One allocation per tensor would cost a rounding each, and drivers limit their number;
- * so tensors are cut out of chunks of 256 MiB, or as large as a larger tensor needs, but never larger
- * than the device lets a kernel see (max_tensor_bytes).  The first gap that is large enough is taken:
+ * so tensors are cut out of chunks of 256 MiB, or as large as a larger tensor needs, but never
+ * larger than the device lets a kernel see (max_tensor_bytes).  The first gap that is large enough
+ * is taken:
  *
  *     chunk   [a][b]....[c][d]........        b freed:  [a]........[c][d]........
  *                   gap       gap
  *
- * Experts of a model are equal in size, so a freed one leaves a gap that fits the next.  Slices hang
- * in a list inside the tensors themselves: freeing allocates nothing and cannot fail.
+ * Experts of a model are equal in size, so a freed one leaves a gap that fits the next.  Slices
+ * hang in a list inside the tensors themselves: freeing allocates nothing and cannot fail.
  *
  * A chunk that became empty goes back to the driver when another is empty already, or when a tensor
- * does not fit it and there is no other room: a host that frees and uploads in turn does not pay for a
- * new chunk each time.
+ * does not fit it and there is no other room: a host that frees and uploads in turn does not pay
+ * for a new chunk each time.
  *
  * Memory is never taken beyond what the driver says is free: many drivers would not refuse, but put
  * the buffer where the device reaches it through the bus only. */
@@ -23,13 +24,20 @@
 
 enum { CHUNK_BYTES = 256 << 20 };
 
-/* ---- buffers ---------------------------------------------------------------------------------- */
+/* ---- buffers -------------------------------------------------------------------------------- */
 
-/* A memory type for this use.  Wishes are dropped one after another: host memory that is cached (for
- * reading) and not the device's own; device memory in the heap that is accounted for. */
+/* Memory that the host sees. */
+static bool is_host_use(vk_use use)
+{
+    return use != VK_USE_WEIGHTS && use != VK_USE_WORK;
+}
+
+/* A memory type for this use.  Wishes are dropped one after another: host memory that is cached,
+ * where the host reads, and not the device's own; device memory in the heap that is accounted
+ * for. */
 static uint32_t memory_type(const coli_bk_device *dev, uint32_t allowed, vk_use use)
 {
-    const bool is_host = use == VK_USE_STAGING || use == VK_USE_READBACK;
+    const bool is_host = is_host_use(use), is_read = use == VK_USE_READBACK || use == VK_USE_PINNED;
     const VkMemoryPropertyFlags device = VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT,
                                 cached = VK_MEMORY_PROPERTY_HOST_CACHED_BIT,
                                 mapped = VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT |
@@ -40,7 +48,7 @@ static uint32_t memory_type(const coli_bk_device *dev, uint32_t allowed, vk_use 
             const VkMemoryPropertyFlags has = type->propertyFlags;
             if (!(allowed >> i & 1u)) continue;
             if (is_host ? (has & mapped) != mapped : !(has & device)) continue;
-            if (n_wish > 0 && use == VK_USE_READBACK && !(has & cached)) continue;
+            if (n_wish > 0 && is_read && !(has & cached)) continue;
             if (n_wish > 1 && is_host && (has & device)) continue;
             if (n_wish > 0 && !is_host && type->heapIndex != dev->about.heap) continue;
             return i;
@@ -64,7 +72,7 @@ static VkResult bind_memory(coli_bk_device *dev, vk_use use, vk_buffer *b)
         b->heap_bytes = need.size;
     atomic_fetch_add(&dev->heap_bytes, b->heap_bytes);
     r = dev->vk.vkBindBufferMemory(dev->handle, b->handle, b->memory, 0);
-    if (!r && (use == VK_USE_STAGING || use == VK_USE_READBACK))
+    if (!r && is_host_use(use))
         r = dev->vk.vkMapMemory(dev->handle, b->memory, 0, VK_WHOLE_SIZE, 0, &b->map);
     return r;
 }
@@ -77,6 +85,7 @@ static VkResult create_buffer(coli_bk_device *dev, uint64_t n_bytes, vk_use use,
                         VK_BUFFER_USAGE_TRANSFER_SRC_BIT,
         [VK_USE_STAGING] = VK_BUFFER_USAGE_TRANSFER_SRC_BIT,
         [VK_USE_READBACK] = VK_BUFFER_USAGE_TRANSFER_DST_BIT,
+        [VK_USE_PINNED] = VK_BUFFER_USAGE_TRANSFER_SRC_BIT,
     };
     const uint32_t families[] = {dev->about.compute_family, dev->about.copy_family};
     const bool is_shared = use == VK_USE_WEIGHTS && dev->has_two_families;
@@ -107,7 +116,7 @@ coli_bk_status vk_buffer_create(coli_bk_device *dev, uint64_t n_bytes, vk_use us
 
 bool vk_pinned_create(coli_bk_device *dev, uint64_t n_bytes, vk_buffer *out)
 {
-    return create_buffer(dev, n_bytes, VK_USE_STAGING, out) == VK_SUCCESS;
+    return create_buffer(dev, n_bytes, VK_USE_PINNED, out) == VK_SUCCESS;
 }
 
 void vk_buffer_destroy(coli_bk_device *dev, vk_buffer *b)
@@ -118,10 +127,10 @@ void vk_buffer_destroy(coli_bk_device *dev, vk_buffer *b)
     *b = (vk_buffer){0};
 }
 
-/* ---- how much there is ------------------------------------------------------------------------ */
+/* ---- how much there is ---------------------------------------------------------------------- */
 
-/* Of the heap, what the driver gives us (or we assume) beyond what we have; for tensors no more than
- * the user said. */
+/* Of the heap, what the driver gives us (or we assume) beyond what we have; for tensors no more
+ * than the user said. */
 static uint64_t heap_free(coli_bk_device *dev, bool *is_assumed)
 {
     const uint64_t own = atomic_load(&dev->heap_bytes);
@@ -157,7 +166,7 @@ void vk_memory_info(coli_bk_device *dev, coli_bk_mem_info *out)
     out->free_bytes = vk_min(left, total);
 }
 
-/* ---- the arena -------------------------------------------------------------------------------- */
+/* ---- the arena ------------------------------------------------------------------------------ */
 
 /* Put the slice into the chunk's first gap of its size; false when there is none. */
 static bool place(vk_chunk *chunk, vk_slice *slice)

@@ -25,7 +25,7 @@ const coli_bk_info coli_backend_info = {
             return INVALID(host, "%s: missing, or its struct_size is too small", #type);           \
     } while (0)
 
-/* ---- devices ---------------------------------------------------------------------------------- */
+/* ---- devices -------------------------------------------------------------------------------- */
 
 coli_bk_status coli_backend_device_count(const coli_bk_host *host, uint32_t *n)
 {
@@ -141,7 +141,7 @@ coli_bk_status coli_backend_group_stats(coli_bk_device *dev, coli_bk_group_stats
     return COLI_BK_OK;
 }
 
-/* ---- tensors ---------------------------------------------------------------------------------- */
+/* ---- tensors -------------------------------------------------------------------------------- */
 
 static coli_bk_status check_matrix(const coli_bk_host *host, const coli_bk_source *s, uint32_t i)
 {
@@ -351,7 +351,7 @@ void coli_backend_host_free(coli_bk_device *dev, void *memory)
     vk_free(&dev->host, pinned);
 }
 
-/* ---- work ------------------------------------------------------------------------------------- */
+/* ---- work ----------------------------------------------------------------------------------- */
 
 static coli_bk_status check_expert(const coli_bk_host *host, const coli_bk_group *g, uint32_t i)
 {

@@ -1,5 +1,5 @@
-/* vulkan_fault.c - what the Vulkan backend refuses, and what it leaves behind when something fails: one report,
- * nothing leaked, and the next call works. */
+/* vulkan_fault.c - what the Vulkan backend refuses, and what it leaves behind when something fails:
+ * one report, nothing leaked, and the next call works. */
 #include "vulkan_world.h"
 
 static const uint32_t plain[3] = {COLI_BK_I4_G64_F16, COLI_BK_I4_G64_F16, COLI_BK_I4_G64_F16};
@@ -11,7 +11,7 @@ static void make_world(vk_world *w, uint32_t n_expert)
     vk_world_init(w, &rng, plain, 128, 64, n_expert, one_row, 1);
 }
 
-/* ---- opening ---------------------------------------------------------------------------------- */
+/* ---- opening -------------------------------------------------------------------------------- */
 
 static void the_record_and_the_device(void **state)
 {
@@ -157,7 +157,7 @@ static void two_at_once(void **state)
     }
 }
 
-/* ---- arguments -------------------------------------------------------------------------------- */
+/* ---- arguments ------------------------------------------------------------------------------ */
 
 static void wrong_tensors(void **state)
 {
@@ -333,7 +333,7 @@ static void wrong_groups(void **state)
     vk_shut(&host, dev);
 }
 
-/* ---- memory ----------------------------------------------------------------------------------- */
+/* ---- memory --------------------------------------------------------------------------------- */
 
 static uint64_t free_bytes(vk_host *host, coli_bk_device *dev)
 {
@@ -514,9 +514,10 @@ static void pinned_memory(void **state)
     vk_shut(&host, dev);
 }
 
-/* ---- a device that does not answer ------------------------------------------------------------ */
+/* ---- a device that does not answer ---------------------------------------------------------- */
 
-/* A group that is not done in time: the device is lost, every later call says so at once, and closing works. */
+/* A group that is not done in time: the device is lost, every later call says so at once, and
+ * closing works. */
 static void lost(void **state)
 {
     T_BEGIN;
@@ -547,7 +548,8 @@ static void lost(void **state)
     vk_shut(&host, dev);
 }
 
-/* The same for calls that wait with the host's limit; and a fence that is not done is BUSY, not lost. */
+/* The same for calls that wait with the host's limit; and a fence that is not done is BUSY, not
+ * lost. */
 static void lost_with_the_hosts_limit(void **state)
 {
     T_BEGIN;

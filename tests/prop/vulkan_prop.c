@@ -1,5 +1,5 @@
-/* vulkan_prop.c - whatever the Vulkan backend is asked to compute, it gives the bits of reference.c, and the
- * validation layer has nothing to say. */
+/* vulkan_prop.c - whatever the Vulkan backend is asked to compute, it gives the bits of
+ * reference.c, and the validation layer has nothing to say. */
 #include "vulkan_world.h"
 
 static const uint32_t row_counts[] = {0, 1, 2, 7, 33};
@@ -61,7 +61,8 @@ T_PROP(groups_with_what_is_optional, 2)
     run_worlds(options, &rng, 6);
 }
 
-/* The layer's look at synchronisation takes a buffer as a whole, so each step must be one dispatch. */
+/* The layer's look at synchronisation takes a buffer as a whole, so each step must be one
+ * dispatch. */
 T_PROP(steps_are_behind_barriers, 2)
 {
     static const uint32_t seven[] = {7}, one[] = {1};
@@ -91,7 +92,8 @@ T_PROP(steps_are_behind_barriers, 2)
     vk_shut(&host, dev);
 }
 
-/* Forty experts in as many buffers: more than the descriptor sets of a round name, so that it ends. */
+/* Forty experts in as many buffers: more than the descriptor sets of a round name, so that it
+ * ends. */
 static void more_buffers_than_a_round_names(void **state)
 {
     T_BEGIN;
@@ -109,7 +111,7 @@ static void more_buffers_than_a_round_names(void **state)
     vk_shut(&host, dev);
 }
 
-/* ---- joins ------------------------------------------------------------------------------------ */
+/* ---- joins ---------------------------------------------------------------------------------- */
 
 /* Join random pairs; compare with exact.h's operations. */
 static void run_join(vk_world *w, t_rng *rng, vk_host *host, coli_bk_device *dev)
@@ -189,7 +191,7 @@ T_PROP(joined_after_several_rounds, 2)
     run_joins("validate=1 join=1 staging=64KiB work=64KiB", &rng);
 }
 
-/* ---- products --------------------------------------------------------------------------------- */
+/* ---- products ------------------------------------------------------------------------------- */
 
 T_PROP(products_in_batches, 3)
 {
@@ -248,7 +250,8 @@ static void all_formats(void **state)
     vk_shut(&host, dev);
 }
 
-/* Rows so long that the trees need more levels than usual: beyond 4 * 64 groups, or 64 for many rows. */
+/* Rows so long that the trees need more levels than usual: beyond 4 * 64 groups, or 64 for many
+ * rows. */
 static void long_rows(void **state)
 {
     T_BEGIN;
@@ -264,7 +267,7 @@ static void many_rows_of_weights(void **state)
     run_product("validate=1", COLI_BK_I4_G32_F16, 16 * 65535 + 17, 32, 1);
 }
 
-/* ---- extremes --------------------------------------------------------------------------------- */
+/* ---- extremes ------------------------------------------------------------------------------- */
 
 static void set_codes(coli_bk_source *s, const coli_bk_matrix *m, uint8_t byte)
 {
@@ -410,7 +413,7 @@ static void the_edge_of_the_range(void **state)
     vk_shut(&host, dev);
 }
 
-/* ---- in what order things are called ---------------------------------------------------------- */
+/* ---- in what order things are called -------------------------------------------------------- */
 
 /* What is overwritten between groups is what the next group uses, however it was brought. */
 T_PROP(overwritten_between_groups, 3)
@@ -450,7 +453,8 @@ T_PROP(overwritten_between_groups, 3)
     vk_shut(&host, dev);
 }
 
-/* Between issue and take: products, uploads, overwrites of other tensors; the host's memory changes. */
+/* Between issue and take: products, uploads, overwrites of other tensors; the host's memory
+ * changes. */
 T_PROP(between_issue_and_take, 3)
 {
     vk_host host;
@@ -536,7 +540,7 @@ static void a_hundred_times_the_same(void **state)
     vk_shut(&host, dev);
 }
 
-/* ---- two threads ------------------------------------------------------------------------------ */
+/* ---- two threads ---------------------------------------------------------------------------- */
 
 typedef struct uploader {
     vk_host *host;

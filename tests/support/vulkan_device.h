@@ -1,6 +1,6 @@
-/* vulkan_device.h - the Vulkan plugin for tests: loaded, with a host that counts what it is told, and a
- * device.  That is the machine's CPU device (Mesa's lavapipe) unless TEST_VULKAN_DEVICE gives a number:
- * tests must not depend on what else a machine has. */
+/* vulkan_device.h - the Vulkan plugin for tests: loaded, with a host that counts what it is told,
+ * and a device.  That is the machine's CPU device (Mesa's lavapipe) unless TEST_VULKAN_DEVICE gives
+ * a number: tests must not depend on what else a machine has. */
 #ifndef COLI_TEST_VULKAN_DEVICE_H
 #define COLI_TEST_VULKAN_DEVICE_H
 
@@ -18,7 +18,7 @@ static coli__plugin vk_plugin;
 static coli__backend_api vk; // its functions
 static uint32_t vk_device;   // which device the tests use
 
-/* ---- the host --------------------------------------------------------------------------------- */
+/* ---- the host ------------------------------------------------------------------------------- */
 
 typedef struct vk_host {
     coli__host base;

@@ -1,8 +1,10 @@
 #version 450
-// hidden.comp - h = silu(gate) * up, quantised for `down`: 64 columns per workgroup, one or two groups.
+// hidden.comp - h = silu(gate) * up, quantised for `down`: 64 columns per workgroup, one or two
+// groups.
 //
-// A lane computes one column.  The largest magnitude of a group is found by comparing bits as integers,
-// as in coli_quantise_group, so the order in which lanes meet does not matter; nor does it for the sum of q.
+// A lane computes one column.  The largest magnitude of a group is found by comparing bits as
+// integers, as in coli_quantise_group, so the order in which lanes meet does not matter; nor does
+// it for the sum of q.
 #extension GL_GOOGLE_include_directive : require
 #include "exact.glsl"
 #include "buffers.glsl"

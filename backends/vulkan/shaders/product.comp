@@ -1,14 +1,14 @@
 #version 450
 // product.comp - y = W x for quantised rows x, a panel of sixteen weight rows per workgroup.
 //
-// The workgroup (16, N_SPLIT * N_SIDE): lane x computes row x of the panel, so a chunk of codes is 64
-// contiguous bytes for sixteen lanes.  Along y, the workgroup either splits the columns (few rows: many
-// loads under way at once) or takes more activation rows (many rows: the weights, read once, serve
-// N_SIDE * N_ROW of them from the cache).
+// The workgroup (16, N_SPLIT * N_SIDE): lane x computes row x of the panel, so a chunk of codes is
+// 64 contiguous bytes for sixteen lanes.  Along y, the workgroup either splits the columns (few
+// rows: many loads under way at once) or takes more activation rows (many rows: the weights, read
+// once, serve N_SIDE * N_ROW of them from the cache).
 //
-//     split s takes groups s * 2^split_log2 ...: a subtree of the sum's tree, as coli/exact.h allows.
-//     Within it, a binary counter of partial sums per row, as in coli_tree_add; the splits' sums are
-//     added in pairs at the end.
+// Split s takes groups s * 2^split_log2 ...: a subtree of the sum's tree.  Within it a lane keeps a
+// binary counter of partial sums for each of its rows, as in coli_tree_add; the splits' sums are
+// added in pairs at the end.
 //
 // Nothing depends on the size of subgroups: lanes meet in shared memory only, behind barriers.
 #extension GL_GOOGLE_include_directive : require
@@ -52,17 +52,20 @@ layout(push_constant) uniform constants
 
 layout(set = 0, binding = 0, std430) readonly buffer weight_words { uint word[]; } weights[8];
 #ifdef STORAGE16
-layout(set = 0, binding = 0, std430) readonly buffer weight_halves { uint16_t scale[]; } weights16[8];
+layout(set = 0, binding = 0, std430) readonly buffer weight_halves { uint16_t scale[]; }
+weights16[8];
 #endif
 
-// Loops of constant length are unrolled, so that small arrays become registers.
+// Loops over a lane's rows are unrolled, so that their arrays become registers.  Whether those over
+// the levels of a tree are is the driver's choice: it takes some drivers seconds.
 #define UNROLL [[unroll]]
 
 shared float partial[N_Y * N_ROW * 16];
 
 // Sum of four products of signed bytes.
 #ifdef DOT
-spirv_instruction(extensions = ["SPV_KHR_integer_dot_product"], capabilities = [6018, 6019], id = 4450)
+spirv_instruction(extensions = ["SPV_KHR_integer_dot_product"], capabilities = [6018, 6019],
+                  id = 4450)
 int op_sdot(uint a, uint b, spirv_literal int packed);
 int dot4(uint a, uint b) { return op_sdot(a, b, 0); }
 #else
@@ -179,7 +182,8 @@ void main()
         UNROLL for (uint s = 0; s < N_SPLIT; s++) y[s] = partial[at + s * step];
         for (uint width = 1; width < N_SPLIT; width *= 2)
             for (uint s = 0; s < N_SPLIT; s += 2 * width) y[s] = y[s] + y[s + width];
-        // Adding +0 makes -0 to +0; done on the bits, since there are drivers that drop such an addition.
+        // Adding +0 makes -0 to +0; done on the bits, since there are drivers that drop such an
+        // addition.
         const uint bits = floatBitsToUint(y[0]);
         if (side * N_ROW + j < n_pair && 16 * panel + lane < n_out)
             out_word[y_at + which * y_plane + pair[j] * y_ld + 16 * panel + lane] =
