@@ -157,6 +157,7 @@ typedef struct coli_backend_stats {
     /* As the devices measured (the fake one: as a real one would have taken), ms. */
     double upload_ms, to_device_ms, kernel_ms, to_host_ms;
 } coli_backend_stats;
+/* Waits for the chunk that a session is computing. */
 COLI_API coli_status coli_model_get_backend_stats(const coli_model *model, coli_backend_stats *out);
 
 /* One of the devices that a model opened.  Strings are borrowed from the model. */

@@ -135,10 +135,24 @@ static coli_status write_heat(const coli_model *m)
     return status;
 }
 
+/* What the tier counts belongs to whoever runs a chunk: wait for its end. */
+static void lock(const coli_model *m)
+{
+    pthread_mutex_lock((pthread_mutex_t *)&m->mu);
+}
+static void unlock(const coli_model *m)
+{
+    pthread_mutex_unlock((pthread_mutex_t *)&m->mu);
+}
+
 coli_status coli_model_save_heat(const coli_model *m)
 {
     if (!m) return coli__fail(COLI_E_INVALID, "coli_model_save_heat: model is NULL");
-    return m->heat_path ? write_heat(m) : COLI_OK;
+    if (!m->heat_path) return COLI_OK;
+    lock(m);
+    const coli_status status = write_heat(m);
+    unlock(m);
+    return status;
 }
 
 static coli_status open_parts(coli_model *m, const char *dir, const coli_model_opts *o)
@@ -253,8 +267,10 @@ coli_status coli_model_get_backend_stats(const coli_model *m, coli_backend_stats
     if (!m || !out)
         return coli__fail(COLI_E_INVALID, "coli_model_get_backend_stats: an argument is NULL");
     coli_backend_stats full = {.struct_size = sizeof full};
+    lock(m);
     coli__devices_stats(m->devices, &full);
     coli__tier_stats(m->tier, &full);
+    unlock(m);
     coli__struct_fill(out, &full, sizeof full);
     return COLI_OK;
 }
@@ -267,8 +283,10 @@ coli_status coli_model_get_device(const coli_model *m, uint32_t i, coli_device_u
         return coli__fail(COLI_E_INVALID, "device %u of a model with %u", i,
                           coli__devices_n(m->devices));
     coli_device_use full = {.struct_size = sizeof full};
+    lock(m);
     coli__devices_use(m->devices, i, &full);
     full.n_expert = coli__tier_n_resident(m->tier, i);
+    unlock(m);
     coli__struct_fill(out, &full, sizeof full);
     return COLI_OK;
 }
