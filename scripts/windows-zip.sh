@@ -1,7 +1,8 @@
 #!/bin/bash
 # windows-zip.sh - pack what the preset mingw built: unpack it on Windows and run it.
 #
-# The folder inside is an installation, so programs find the library, beside them, and the demo model.  The same commit gives the same bytes.  Prints the name of the file.
+# The folder inside is an installation, so programs find the library, the backends and the demo model.
+# The same commit gives the same bytes.  Prints the name of the file.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build=build-mingw
@@ -26,8 +27,8 @@ The model that answers is share\\coli\\models\\hummingbird, a demonstration of 2
 parameters.  Another one is taken with --model FOLDER, or with the environment variable
 COLI_MODEL.  "bin\\coli help convert" tells how to make one out of a checkpoint.
 
-bin holds the programs and libcoli.dll; nothing else has to be installed, and the folder may be
-moved as a whole.  include and lib are for programs that use the
+bin holds the programs and libcoli.dll, lib\\coli\\backends what computes on other devices; nothing
+else has to be installed, and the folder may be moved as a whole.  include and lib are for programs that use the
 library: see include\\coli\\coli.h.
 
 Licences: licenses\\coli.txt, and beside it those of the libraries that libcoli.dll contains.

@@ -20,7 +20,7 @@ set_target_properties(backend_cudaemu PROPERTIES PREFIX "" OUTPUT_NAME coli_cuda
     VISIBILITY_INLINES_HIDDEN ON)
 target_include_directories(backend_cudaemu PRIVATE ${PROJECT_SOURCE_DIR}/libcoli/include)
 target_compile_definitions(backend_cudaemu PRIVATE COLI_BACKEND_PLUGIN COLI_VERSION="${PROJECT_VERSION}" _GNU_SOURCE)
-target_compile_options(backend_cudaemu PRIVATE -O2 -Wall -Wextra -Wshadow -Wconversion -ffp-contract=off
+target_compile_options(backend_cudaemu PRIVATE -O2 -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -ffp-contract=off
     $<$<BOOL:${COLI_WERROR}>:-Werror>)
 target_link_libraries(backend_cudaemu PRIVATE Threads::Threads)
 if(COLI_SANITIZE) # coli_flags are for C alone

@@ -7,7 +7,7 @@ enum {
         GENERATE | APP_INFO | APP_QWEN36, // open the model to run it, or to say how it would run
     MEASURE = APP_QWEN36,
     DEVICES = COMPUTE | APP_BENCH,
-    ALL = (APP_BACKEND << 1) - 1
+    ALL = (APP_HEAT << 1) - 1
 };
 
 #define FIELD(name) offsetof(app_settings, name)
@@ -15,7 +15,7 @@ enum {
 // clang-format off
 const app_option app_options[APP_N_OPTION] = {
     [APP_OPT_MODEL] = {"model", "DIR", APP_TEXT, FIELD(model), 0, 0, NULL, "the model that ships with coli",
-        COMPUTE | APP_TOKENIZE | APP_VERIFY | APP_BENCH, "directory of the model"},
+        COMPUTE | APP_TOKENIZE | APP_VERIFY | APP_BENCH | APP_HEAT, "directory of the model"},
     [APP_OPT_THREADS] = {"threads", "N", APP_U32, FIELD(threads), 0, 1024, NULL, "0, one per processor",
         COMPUTE | APP_CONVERT | APP_SYNTH | APP_BENCH, "compute threads"},
     [APP_OPT_ISA] = {"isa", "NAME", APP_CHOICE, FIELD(isa), 0, 0, "scalar|avx2|avxvnni|avx512|neon|i8mm",
@@ -40,6 +40,14 @@ const app_option app_options[APP_N_OPTION] = {
         "memory that the model may take on each device, or as much as N percent of the experts need"},
     [APP_OPT_VRAM_TRUNK] = {"vram-trunk", NULL, APP_FLAG, FIELD(vram_trunk), 0, 0, NULL, NULL, DEVICES,
         "put the dense matrices on the first device, before the experts"},
+    [APP_OPT_HEAT] = {"heat", "FILE", APP_TEXT, FIELD(heat), 0, 0, NULL, "none", DEVICES,
+        "start with the experts that earlier runs used most, and add what this one uses"},
+    [APP_OPT_HEAT_READONLY] = {"heat-readonly", NULL, APP_FLAG, FIELD(heat_readonly), 0, 0, NULL, NULL, DEVICES,
+        "leave the heat file as it is"},
+    [APP_OPT_REPLAN] = {"replan", NULL, APP_FLAG, FIELD(replan), 0, 0, NULL, NULL, DEVICES,
+        "let each prompt's own routing decide which experts the devices hold"},
+    [APP_OPT_REPLAN_MAX] = {"replan-max", "N", APP_U32, FIELD(replan_max), 0, 4096, NULL, "0, 24", DEVICES,
+        "most experts exchanged per layer and prompt"},
     [APP_OPT_DEVICE] = {"device", "N", APP_U32, FIELD(device), 0, 65535, NULL, "0", APP_BACKEND,
         "check: which of its devices"},
     [APP_OPT_ONLY] = {"only", "CASE", APP_TEXT, FIELD(only), 0, 0, NULL, "all", APP_BACKEND,
@@ -82,7 +90,7 @@ const app_option app_options[APP_N_OPTION] = {
         APP_RENDER, "template of lines that name none"},
     [APP_OPT_SETTINGS] = {"settings", NULL, APP_FLAG, FIELD(settings), 0, 0, NULL, NULL, APP_INFO,
         "also every setting of `coli run`, its value and where it came from"},
-    [APP_OPT_JSON] = {"json", NULL, APP_FLAG, FIELD(json), 0, 0, NULL, NULL, APP_INFO | MEASURE | APP_BENCH | APP_BACKEND,
+    [APP_OPT_JSON] = {"json", NULL, APP_FLAG, FIELD(json), 0, 0, NULL, NULL, APP_INFO | MEASURE | APP_BENCH | APP_BACKEND | APP_HEAT,
         "JSON instead of text"},
     [APP_OPT_EXPERTS] = {"experts", "FORMAT", APP_TEXT, FIELD(experts), 0, 0, NULL, "int4", APP_CONVERT | APP_SYNTH,
         "format of the routed experts: int4, int8, bf16 or f32, or in full, int4-g64-f16"},
@@ -168,9 +176,9 @@ const app_variable app_variables[] = {
     {"CUDA_EXPERT_GB", APP_OPT_VRAM, "memory on each device, for the backend cuda", "cuda"},
     {"VK_EXPERT_GB", APP_OPT_VRAM, "memory on each device, for the backend vulkan", "vulkan"},
     {"COLI_PLACE", LATER, "where the dense trunk lives", NULL},
-    {"HEAT_FILE", LATER, "learned heat of the experts", NULL},
-    {"QT_PREFILL_REPLAN", LATER, "re-plan the residents during prefill", NULL},
-    {"QT_PREFILL_REPLAN_MAX", LATER, "most swaps per layer and prompt", NULL},
+    {"HEAT_FILE", APP_OPT_HEAT, "heat of the experts", NULL},
+    {"QT_PREFILL_REPLAN", APP_OPT_REPLAN, "re-plan the experts during prefill", NULL},
+    {"QT_PREFILL_REPLAN_MAX", APP_OPT_REPLAN_MAX, "most swaps per layer and prompt", NULL},
     {"QT_NO_WARMSTART", LATER, "start with empty VRAM", NULL},
     {"QT_HOME", LATER, "home devices by expert or by layer", NULL},
     {"CACHE_ROUTE", LATER, "cache-aware routing", NULL},

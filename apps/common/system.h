@@ -15,8 +15,8 @@ void app_system_start(void);
 /* main's arguments. */
 char **app_system_args(int *argc, char **argv);
 /* "NAME=value" of every variable, NULL at the end; and one value, or NULL.  A program that runs with
- * more rights than the one who started it has takes no advice from his variables: one of them names
- * code to run. */
+ * more rights than the one who started it has takes no advice from his variables, one of which names
+ * code to run: then no variable has a value. */
 char **app_system_environ(void);
 const char *app_system_getenv(const char *name);
 

@@ -97,7 +97,7 @@ bool app_system_is_terminal(FILE *stream)
 
 bool app_system_takes_escapes(FILE *stream)
 {
-    const char *term = getenv("TERM");
+    const char *term = secure_getenv("TERM");
     return isatty(fileno(stream)) && term && strcmp(term, "dumb") != 0;
 }
 

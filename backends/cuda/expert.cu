@@ -32,7 +32,7 @@ static __global__ void __launch_bounds__(N_THREAD) activate(coli__cuda_activatio
         is_out |= !is_in;
 
         float d = 0.0f, recip = 0.0f;
-        if (is_in && amax >= 0x21800000u) { // 2^-60
+        if (is_in && amax >= 0x23800000u) { // 2^-56
             d = __fmul_rn(coli_from_bits(amax), 1.0f / 127.0f);
             recip = coli_recip(d);
         }

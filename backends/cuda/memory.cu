@@ -194,9 +194,10 @@ void coli__cuda_pinned_give(coli_bk_device *dev, uint8_t *memory)
 {
     if (!memory) return;
     // CUDA waits for the device before it lets go of the pages: so see first that it comes to rest.
-    if (coli__cuda_settle(dev, dev->copies.stream, COLI_BK_OK) == COLI_BK_OK &&
-        coli__cuda_settle(dev, dev->work.stream, COLI_BK_OK) == COLI_BK_OK)
-        cudaFreeHost(memory);
+    const cudaStream_t streams[] = {dev->copies.stream, dev->work.stream};
+    for (const cudaStream_t stream : streams)
+        if (stream && coli__cuda_settle(dev, stream, COLI_BK_OK) != COLI_BK_OK) return;
+    cudaFreeHost(memory);
 }
 
 void *coli_backend_host_alloc(coli_bk_device *dev, uint64_t n_bytes)

@@ -213,20 +213,22 @@ static bool read_join(fake_options *o, span v)
     return read_switch(v, &o->can_join);
 }
 
+/* Names as `coli backend info` prints them, or beginnings of them. */
 static bool read_formats(fake_options *o, span v)
 {
-    static const char *const names[COLI_BK_N_FORMAT] = {
-#define FAKE_FORMAT(name, value, bits, group, per_row, scale_bytes) [value] = #name,
-        COLI_BK_FORMAT_LIST(FAKE_FORMAT)
-#undef FAKE_FORMAT
-    };
     o->formats = 0;
-    if (equals(v, "NONE")) return true;
+    if (equals(v, "none")) return true;
     do {
         const span name = split(v, ',', &v);
         uint32_t bits = 0;
-        for (uint32_t f = 0; f < COLI_BK_N_FORMAT; f++)
-            if (name.n > 0 && starts_with(names[f], name)) bits |= 1u << f;
+        for (uint32_t f = 0; f < COLI_BK_N_FORMAT; f++) {
+            const coli_bk_layout l = coli_bk_layout_of(f, 1);
+            char group[16] = "row", whole[32];
+            if (!l.per_row) snprintf(group, sizeof group, "g%u", (unsigned)l.group);
+            snprintf(whole, sizeof whole, "int%u-%s-f%u", (unsigned)l.bits, group,
+                     (unsigned)(8 * l.scale_bytes));
+            if (name.n > 0 && starts_with(whole, name)) bits |= 1u << f;
+        }
         if (bits == 0) return false;
         o->formats |= bits;
     } while (v.at);
@@ -303,7 +305,7 @@ static const struct knob {
     {"slow", read_slow, "a whole number from 1 to 1000000: x100"},
     {"real", read_real, "0 or 1"},
     {"join", read_join, "0 or 1"},
-    {"formats", read_formats, "NONE, or beginnings of format names: I4,I8_G64_F32"},
+    {"formats", read_formats, "none, or names of formats or their beginnings: int4,int8-g64-f32"},
     {"refuse", read_refuse,
      "optional entries: tensor_overwrite,matmul (host_alloc stands for host_free)"},
     {"fail", read_fail,

@@ -25,23 +25,25 @@ const coli_bk_info coli_backend_info = {
             return INVALID(host, "%s: missing, or its struct_size is too small", #type);           \
     } while (0)
 
-/* ---- devices ---------------------------------------------------------------------------------- */
+/* ---- devices -------------------------------------------------------------------------------- */
 
 coli_bk_status coli_backend_device_count(const coli_bk_host *host, uint32_t *n)
 {
     if (!n) return INVALID(host, "device_count: no place for the result");
-    *n = 0;
     vk_instance instance;
     bool is_absent;
     VK_TRY(vk_instance_open(host, 0, &is_absent, &instance));
     if (is_absent) {
-        host->fail(host->ctx, "vulkan: there is no Vulkan library on this machine");
+        host->fail(host->ctx, "vulkan: " VK_ABSENT); // the reason for 0, which is no failure
+        *n = 0;
         return COLI_BK_OK;
     }
     vk_candidate *list;
-    const coli_bk_status status = vk_instance_devices(&instance, &list, n);
+    uint32_t n_found;
+    const coli_bk_status status = vk_instance_devices(&instance, &list, &n_found);
     vk_free(host, list);
     vk_instance_close(&instance);
+    if (!status) *n = n_found;
     return status;
 }
 
@@ -51,26 +53,31 @@ static void ignore(void *ctx, const char *text)
     (void)text;
 }
 
-/* Whether a device opened with the host's options would join.  Wrong options are open's to report. */
-static bool joins(const coli_bk_host *host, const vk_candidate *c)
+/* The host's options, or the usual ones where they are wrong, which is open's to report. */
+static vk_options options_of(const coli_bk_host *host)
 {
     coli_bk_host quiet = {0};
     memcpy(&quiet, host, vk_min(host->struct_size, sizeof quiet));
     quiet.fail = ignore;
     vk_options options;
-    return vk_options_parse(&quiet, &options) == COLI_BK_OK && vk_options_join(&options, c);
+    if (vk_options_parse(&quiet, &options) != COLI_BK_OK) {
+        quiet.options = "";
+        vk_options_parse(&quiet, &options);
+    }
+    return options;
 }
 
 static void fill_info(const coli_bk_host *host, const vk_candidate *c, coli_bk_device_info *info)
 {
     const uint32_t struct_size = info->struct_size;
+    const vk_options options = options_of(host);
     coli_bk_device_info full = {
         .struct_size = struct_size,
         .kind = c->kind,
         .formats = (1u << COLI_BK_N_FORMAT) - 1,
-        .flags = joins(host, c) ? COLI_BK_CAN_JOIN : 0,
-        .mem_total = c->heap_bytes,
-        .max_tensor_bytes = c->max_buffer_bytes & ~(uint64_t)(VK_SLICE_ALIGN - 1),
+        .flags = vk_options_join(&options, c) ? COLI_BK_CAN_JOIN : 0,
+        .mem_total = vk_options_memory(&options, c),
+        .max_tensor_bytes = vk_options_buffer(&options, c),
     };
     memcpy(full.name, c->name, sizeof full.name);
     memcpy(full.driver, c->driver, sizeof full.driver);
@@ -86,7 +93,7 @@ coli_bk_status coli_backend_device_info(const coli_bk_host *host, uint32_t devic
     vk_instance instance;
     bool is_absent;
     VK_TRY(vk_instance_open(host, 0, &is_absent, &instance));
-    if (is_absent) return INVALID(host, "device %u: there is no Vulkan on this machine", device);
+    if (is_absent) return INVALID(host, "device %u: " VK_ABSENT, device);
     vk_candidate *list;
     uint32_t n;
     coli_bk_status status = vk_instance_devices(&instance, &list, &n);
@@ -134,7 +141,7 @@ coli_bk_status coli_backend_group_stats(coli_bk_device *dev, coli_bk_group_stats
     return COLI_BK_OK;
 }
 
-/* ---- tensors ---------------------------------------------------------------------------------- */
+/* ---- tensors -------------------------------------------------------------------------------- */
 
 static coli_bk_status check_matrix(const coli_bk_host *host, const coli_bk_source *s, uint32_t i)
 {
@@ -237,28 +244,27 @@ coli_bk_status coli_backend_tensor_upload(coli_bk_device *dev, const coli_bk_sou
                                           coli_bk_tensor **out)
 {
     if (!out) return INVALID(&dev->host, "tensor_upload: no place for the result");
-    *out = NULL;
     VK_TRY(vk_device_check(dev));
     VK_TRY(check_source(dev, source));
     VK_TRY(vk_kernels_need(dev, source->matrix, source->n_matrix));
     coli_bk_tensor *t = vk_alloc(&dev->host, sizeof *t);
     if (!t) return vk_fail(&dev->host, COLI_BK_NOMEM, "vulkan: no memory for a tensor's record");
     coli_bk_status status = vk_slice_alloc(dev, source->n_bytes, &t->slice);
-    if (status) goto out;
+    if (status) {
+        vk_free(&dev->host, t);
+        return status;
+    }
     t->n_bytes = source->n_bytes;
     t->n_matrix = source->n_matrix;
     memcpy(t->matrix, source->matrix, sizeof t->matrix);
     status = copy_block_now(dev, source, &t->slice);
     if (status) {
-        // When the pieces under way do not end, the slice stays taken until the device is closed.
-        if (vk_stream_drain(dev, &dev->copy)) vk_slice_free(dev, &t->slice);
-        goto out;
+        // When the pieces under way do not end, the tensor is left to close.
+        if (vk_stream_drain(dev, &dev->copy)) coli_backend_tensor_free(dev, t);
+        return status;
     }
     *out = t;
     return COLI_BK_OK;
-out:
-    vk_free(&dev->host, t);
-    return status;
 }
 
 void coli_backend_tensor_free(coli_bk_device *dev, coli_bk_tensor *tensor)
@@ -345,7 +351,7 @@ void coli_backend_host_free(coli_bk_device *dev, void *memory)
     vk_free(&dev->host, pinned);
 }
 
-/* ---- work ------------------------------------------------------------------------------------- */
+/* ---- work ----------------------------------------------------------------------------------- */
 
 static coli_bk_status check_expert(const coli_bk_host *host, const coli_bk_group *g, uint32_t i)
 {
@@ -364,6 +370,8 @@ static coli_bk_status check_joins(coli_bk_device *dev, const coli_bk_group *g, u
 {
     const coli_bk_host *host = &dev->host;
     if (!COLI_BK_HAS(g, coli_bk_group, term_weight) || g->n_join == 0) return COLI_BK_OK;
+    if (!vk_options_join(&dev->options, &dev->about))
+        return vk_fail(host, COLI_BK_UNSUPPORTED, "vulkan: %s does not join rows", dev->about.name);
     if (g->n_expert == 0) return INVALID(host, "joins of no expert: how long are they?");
     if (!g->joins || (g->n_term > 0 && (!g->term_pair || !g->term_weight)))
         return INVALID(host, "joins without their tables");

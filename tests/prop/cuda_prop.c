@@ -226,7 +226,7 @@ T_TEST(extreme_numbers)
                     }
             p.source.matrix[0].scale_exp = l.scale_bytes == 4 ? 0 : variant < 3 ? -20 : 8;
             memset(p.q, variant < 3 ? 127 : -127, (size_t)9 * l.n_group * l.group);
-            for (uint32_t i = 0; i < 9 * l.n_group; i++) p.d[i] = i % 3 ? 0x1p-67f : 0x1p33f;
+            for (uint32_t i = 0; i < 9 * l.n_group; i++) p.d[i] = i % 3 ? 0x1p-63f : 0x1p33f;
             BK(bk.tensor_overwrite(dev, p.tensor, &p.source), COLI_BK_OK);
             for (uint32_t i = 0; i < 9; i++)
                 coli__ref_product(&p.source.matrix[0], block, p.q + (size_t)i * l.n_group * l.group,

@@ -27,7 +27,7 @@ static uint32_t random_width(t_rng *rng)
     return t_below(rng, 4) == 0 ? t_range(rng, 1, 700) : t_range(rng, 1, 90);
 }
 
-T_PROP(product_is_the_reference, 400)
+T_PROP(product_is_the_reference, 250)
 {
     const uint32_t format = t_below(&rng, COLI_BK_N_FORMAT);
     const uint32_t n_out = random_width(&rng), n_in = random_width(&rng);
@@ -206,7 +206,7 @@ static void free_world(world *w)
     coli__free(w->y);
 }
 
-T_PROP(group_is_the_reference, 120)
+T_PROP(group_is_the_reference, 80)
 {
     world w = {0};
     make_experts(&w, &rng);

@@ -2,12 +2,12 @@
 #ifndef COLI_TEST_FAKE_PLUGIN_H
 #define COLI_TEST_FAKE_PLUGIN_H
 
-#include <dlfcn.h>
 #include <pthread.h>
 #include <stdlib.h>
 
 #include "coli/backend.h"
 #include "libcoli/src/backend/plugin.h"
+#include "libcoli/src/base/alloc.h"
 #include "t.h"
 
 static coli__backend_api fake; // TEST_FAKE, once fake_load was called
@@ -16,14 +16,14 @@ static const coli_bk_info *fake_info;
 static inline int fake_load(void **state)
 {
     (void)state;
-    void *lib = dlopen(TEST_FAKE, RTLD_NOW | RTLD_LOCAL); // stays until the program ends
-    if (!lib) {
-        print_error("%s\n", dlerror());
+    coli__dynlib *lib; // stays until the program ends
+    if (coli__dynlib_open(TEST_FAKE, &lib) != COLI_OK) {
+        print_error("%s\n", coli_error_message());
         return -1;
     }
-    fake_info = dlsym(lib, "coli_backend_info");
+    fake_info = coli__dynlib_symbol(lib, "coli_backend_info");
 #define FAKE_RESOLVE(since, returns, name, parameters)                                             \
-    *(void **)&fake.name = dlsym(lib, "coli_backend_" #name);                                      \
+    *(void **)&fake.name = coli__dynlib_symbol(lib, "coli_backend_" #name);                        \
     if (!fake.name) return -1;
     COLI_BACKEND_SYMBOLS(FAKE_RESOLVE, FAKE_RESOLVE)
 #undef FAKE_RESOLVE
@@ -59,16 +59,16 @@ static void fake_host_log(void *ctx, int32_t level, const char *text)
 static void *fake_host_alloc(void *ctx, uint64_t n_bytes, uint64_t align, uint32_t flags)
 {
     (void)flags;
-    void *p = NULL;
-    if (posix_memalign(&p, align, n_bytes) != 0) return NULL;
-    ((fake_host *)ctx)->n_alloc++;
+    T_LE(align, 64);
+    void *p = coli__alloc64_raw((size_t)n_bytes);
+    ((fake_host *)ctx)->n_alloc += p != NULL;
     return p;
 }
 
 static void fake_host_free(void *ctx, void *memory)
 {
     ((fake_host *)ctx)->n_alloc -= memory != NULL;
-    free(memory);
+    coli__free_aligned(memory);
 }
 
 static inline void fake_host_init(fake_host *h, const char *options)

@@ -64,6 +64,8 @@ shows "$(list)" "$tree/lib/coli/backends/coli_probe.so" 3
 mv "$tree" "$work/moved"
 tree=$work/moved
 shows "$(list probe)" "$tree/lib/coli/backends/coli_probe.so" '3, moved'
+out=$(LD_LIBRARY_PATH=$tree/bin/../lib "${emulator[@]}" "$tree/bin/coli" backend list)
+shows "$out" " $tree/lib/coli/backends/coli_probe.so" "3, by a detour"
 
 # (4)
 export COLI_BACKEND_PATH=$work/other

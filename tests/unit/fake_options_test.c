@@ -71,8 +71,8 @@ T_TEST(amounts)
 T_TEST(lists)
 {
     T_BEGIN;
-    T_EQ(read_as("formats=NONE", 0).formats, 0);
-    T_EQ(read_as("formats=I8_G64_F16,I4_ROW", 0).formats,
+    T_EQ(read_as("formats=none", 0).formats, 0);
+    T_EQ(read_as("formats=int8-g64-f16,int4-row", 0).formats,
          1 << COLI_BK_I8_G64_F16 | 1 << COLI_BK_I4_ROW_F16 | 1 << COLI_BK_I4_ROW_F32);
     T_EQ(read_as("refuse=matmul,alloc_footprint refuse=group_stats", 0).refused,
          1 << FAKE_matmul | 1 << FAKE_alloc_footprint | 1 << FAKE_group_stats);
@@ -144,9 +144,10 @@ T_TEST(what_is_not_understood)
         {"dev1x.lose=2", "devK.KEY"},
         {"cpu1.lose=2", "devK.KEY"},
         {"dev1.vram=x", "a size"}, // also where it is for another device
-        {"formats=I5", "beginnings of format names"},
-        {"formats=I4,", "beginnings of format names"},
-        {"formats=", "beginnings of format names"},
+        {"formats=int5", "names of formats"},
+        {"formats=int4,", "names of formats"},
+        {"formats=", "names of formats"},
+        {"formats=none,int4", "names of formats"},
         {"refuse=open", "optional entries"},
         {"refuse=host_free", "optional entries"},
         {"refuse=tensor_overwrite,", "optional entries"},
@@ -202,7 +203,7 @@ T_PROP(random_text, 20000)
                                          " ",       "GiB",  "12",
                                          "+",       "fail", "tensor_upload",
                                          "tear",    "x",    "tensor_overwrite",
-                                         "formats", "I4",   "link",
+                                         "formats", "int4", "link",
                                          "B/s",     "lose", "99999999999999999999"};
     char text[256] = "", message[FAKE_MESSAGE] = "";
     for (uint32_t n = t_below(&rng, 10); n > 0; n--)

@@ -56,12 +56,9 @@ typedef struct task {
     uint32_t n_todo;
 } task;
 
-/* The case that this process is in. */
-static uint32_t now;
-
 static void say(coli__ck *ck, said kind, coli_status status, const char *fmt, va_list args)
 {
-    message m = {.kind = kind, .status = status, .i_case = now};
+    message m = {.kind = kind, .status = status, .i_case = ck->now};
     if (fmt) vsnprintf(m.text, sizeof m.text, fmt, args);
     _Static_assert(sizeof m <= COLI__CHILD_MESSAGE, "a message fits the pipe");
     coli__child_say(ck->child, &m, sizeof m);
@@ -87,7 +84,7 @@ void coli__ck_fault(coli__ck *ck, const char *fmt, ...)
 
 void coli__ck_wrong(coli__ck *ck, const char *why, const char *fmt, ...)
 {
-    message m = {.kind = FAULT, .i_case = now};
+    message m = {.kind = FAULT, .i_case = ck->now};
     va_list args;
     va_start(args, fmt);
     vsnprintf(m.text, sizeof m.text, fmt, args);
@@ -162,26 +159,27 @@ static void run_case(coli__ck *ck, uint32_t i, uint64_t seed)
 static void run_family(coli__child *self, void *ctx)
 {
     const task *t = ctx;
-    static coli__ck ck; // one per process
-    memset(&ck, 0, sizeof ck);
-    ck.api = t->plugin->api;
-    ck.plugin = t->plugin->info;
-    ck.device = t->opts->device;
-    ck.child = self;
-    ck.shared = coli__child_shared(self);
+    coli__ck *ck = coli__calloc(1, sizeof *ck);
+    if (!ck) return; // the parent sees that nothing was done
+    ck->api = t->plugin->api;
+    ck->plugin = t->plugin->info;
+    ck->device = t->opts->device;
+    ck->child = self;
+    ck->shared = coli__child_shared(self);
     coli__fp_enter(); // for good: this process is ours
-    coli__ck_host_init(&ck.host, &ck, t->opts->options ? t->opts->options : "", t->limit_ns / 4);
+    coli__ck_host_init(&ck->host, ck, t->opts->options ? t->opts->options : "", t->limit_ns / 4);
     for (uint32_t i = 0; i < t->n_todo; i++) {
-        now = t->todo[i];
-        say_text(&ck, BEGIN, NULL);
-        if (i == 0) find_device(&ck);
-        run_case(&ck, now, t->opts->seed);
+        ck->now = t->todo[i];
+        say_text(ck, BEGIN, NULL);
+        if (i == 0) find_device(ck);
+        run_case(ck, ck->now, t->opts->seed);
     }
-    coli__ck_hint(&ck, "closing, after the last case");
-    coli__ck_close(&ck, ck.dev);
-    COLI__CK_EXPECT(&ck, ck.host.n_live == 0,
-                    "after close, %d allocations of host->alloc were not freed", ck.host.n_live);
-    coli__free(ck.kept);
+    coli__ck_hint(ck, "closing, after the last case");
+    coli__ck_close(ck, ck->dev);
+    COLI__CK_EXPECT(ck, ck->host.n_live == 0,
+                    "after close, %d allocations of host->alloc were not freed", ck->host.n_live);
+    coli__free(ck->kept);
+    coli__free(ck);
 }
 
 /* ---- the parent ---------------------------------------------------------------------------------- */
@@ -366,6 +364,7 @@ coli_status coli_backend_check(const char *file, const coli_check_opts *opts,
     report r = {.opts = opts, .result = result};
     if (status == COLI_OK) status = check_plugin(&r, &plugin);
     for (uint32_t i = 0; i < N_CASE; i++) coli__free(r.whys[i]);
+    if (!coli__child_is_process()) coli__plugin_keep(&plugin); // devices were opened here
     coli__plugin_unload(&plugin);
     return status;
 }

@@ -104,7 +104,8 @@ struct coli__ck {
     coli__ck_shared *shared;
     coli__ck_host host;
 
-    uint64_t seed; // of the case
+    uint32_t now;  // the case
+    uint64_t seed; // of its inputs
     coli_bk_device *dev;
     coli_bk_device_info info; // of the device
     bool is_parallel;         // calls run at the same time: failures cannot be told apart

@@ -279,7 +279,10 @@ static coli_status open_device(coli__device *dev, uint32_t self_test_formats)
     dev->info.driver[sizeof dev->info.driver - 1] = 0;
     dev->info.uuid[sizeof dev->info.uuid - 1] = 0;
     dev->info.unusable[sizeof dev->info.unusable - 1] = 0;
-    COLI_TRY(coli__device_self_test(dev, self_test_formats & dev->info.formats));
+    coli_status status = coli__device_self_test(dev, self_test_formats & dev->info.formats);
+    if (status == COLI_E_IO && coli__device_alive(dev)) // a call failed: perhaps not again
+        status = coli__device_self_test(dev, self_test_formats & dev->info.formats);
+    COLI_TRY(status);
     for (int i = 0; i < N_COUNTER; i++) atomic_store(&dev->counts[i], 0);
     return COLI_OK;
 }

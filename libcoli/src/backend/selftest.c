@@ -20,24 +20,24 @@ static const char *const format_names[COLI_BK_N_FORMAT] = {
 #undef FORMAT_NAME
 };
 
-/* Rows of activations, and what a device and the reference make of them. */
-typedef struct world {
+/* Rows of activations, and what the reference makes of them. */
+typedef struct trial {
     coli__device *dev;
     uint32_t format;
     int8_t q[N_ROW * MAX_GROUP * 64];
     float d[N_ROW * MAX_GROUP];
     int32_t sum[1]; // no device reads it
     float expected[D];
-} world;
+} trial;
 
-static coli__qrows rows_of(world *w)
+static coli__qrows rows_of(trial *w)
 {
     const coli_bk_layout l = coli_bk_layout_of(w->format, D);
     return (coli__qrows){
         .q = w->q, .d = w->d, .sum = w->sum, .group = l.group, .n_group = l.n_group};
 }
 
-static coli_status compare(const world *w, const char *kernel, const float *y, uint32_t n)
+static coli_status compare(const trial *w, const char *kernel, const float *y, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++)
         if (coli_bits(y[i]) != coli_bits(w->expected[i]))
@@ -51,7 +51,7 @@ static coli_status compare(const world *w, const char *kernel, const float *y, u
     return COLI_OK;
 }
 
-static coli_status compare_expert(world *w, const coli_bk_source *expert, uint32_t row,
+static coli_status compare_expert(trial *w, const coli_bk_source *expert, uint32_t row,
                                   const float *y)
 {
     const coli__qrows x = rows_of(w);
@@ -61,7 +61,7 @@ static coli_status compare_expert(world *w, const coli_bk_source *expert, uint32
     return compare(w, "expert", y, D);
 }
 
-static coli_status run_group(world *w, const coli_bk_source *sources, coli_bk_tensor **tensors)
+static coli_status run_group(trial *w, const coli_bk_source *sources, coli_bk_tensor **tensors)
 {
     static const uint32_t row_of[N_EXPERT][N_ROW] = {{2, 0, 1}, {1, 2, 0}};
     const coli__qrows x = rows_of(w);
@@ -78,7 +78,7 @@ static coli_status run_group(world *w, const coli_bk_source *sources, coli_bk_te
     const coli_bk_result *r = coli__group_wait(g);
     coli_status status = COLI_OK;
     if (!r)
-        status = coli__fail(COLI_E_UNSUPPORTED, "%s %u (%s): the first group failed in %s",
+        status = coli__fail(COLI_E_IO, "%s %u (%s): the first group failed in %s",
                             coli__device_plugin(w->dev)->info.name, coli__device_ordinal(w->dev),
                             coli__device_info(w->dev)->name, format_names[w->format]);
     for (uint32_t p = 0; p < N_EXPERT * N_ROW && status == COLI_OK; p++)
@@ -88,7 +88,7 @@ static coli_status run_group(world *w, const coli_bk_source *sources, coli_bk_te
     return status;
 }
 
-static coli_status test_experts(world *w, uint64_t *seed)
+static coli_status test_experts(trial *w, uint64_t *seed)
 {
     const uint32_t formats[3] = {w->format, w->format, w->format};
     coli_bk_source source[N_EXPERT] = {0};
@@ -106,7 +106,7 @@ static coli_status test_experts(world *w, uint64_t *seed)
     return status;
 }
 
-static coli_status run_product(world *w, const coli_bk_source *source, coli_bk_tensor *tensor)
+static coli_status run_product(trial *w, const coli_bk_source *source, coli_bk_tensor *tensor)
 {
     const coli__qrows x = rows_of(w);
     float y[N_ROW * N_OUT];
@@ -125,7 +125,7 @@ static coli_status run_product(world *w, const coli_bk_source *source, coli_bk_t
     return status;
 }
 
-static coli_status test_product(world *w, uint64_t *seed)
+static coli_status test_product(trial *w, uint64_t *seed)
 {
     coli_bk_source source;
     coli_bk_tensor *tensor = NULL;
@@ -140,7 +140,7 @@ static coli_status test_product(world *w, uint64_t *seed)
 coli_status coli__device_self_test(coli__device *dev, uint32_t formats)
 {
     uint64_t seed = 1;
-    world w = {.dev = dev};
+    trial w = {.dev = dev};
     for (w.format = 0; w.format < COLI_BK_N_FORMAT; w.format++) {
         if (!(formats >> w.format & 1)) continue;
         const coli_bk_layout l = coli_bk_layout_of(w.format, D);

@@ -33,6 +33,9 @@ coli__child_event coli__child_wait(coli__child *child, uint64_t limit_ns, void *
 /* "Segmentation fault", "exit code 3"; for a child that died. */
 const char *coli__child_death(const coli__child *child);
 
+/* Whether children are processes.  Where they are threads, what they loaded is this process's. */
+bool coli__child_is_process(void);
+
 /* For the child itself, from any of its threads: send at most COLI__CHILD_MESSAGE bytes; leave at
  * once, with all its threads (where it is a thread: this thread). */
 void coli__child_say(coli__child *self, const void *message, size_t n_bytes);

@@ -125,6 +125,11 @@ coli__child_event coli__child_wait(coli__child *child, uint64_t limit_ns, void *
     return COLI__CHILD_SAID;
 }
 
+bool coli__child_is_process(void)
+{
+    return true;
+}
+
 const char *coli__child_death(const coli__child *child)
 {
     return child->death;

@@ -1,4 +1,5 @@
-/* child_windows.c - child.h by a thread: there is no fork.  A thread that hangs is left behind. */
+/* child_windows.c - child.h by a thread: there is no fork.  A thread that hangs is left behind; should
+ * it come back, it ends with the next thing that it says. */
 #include "child.h"
 
 #include <pthread.h>
@@ -13,13 +14,15 @@ typedef struct packet {
     char bytes[COLI__CHILD_MESSAGE];
 } packet;
 
-/* Counted: the thread and the parent each hold it. */
+/* Counted: the thread that runs fn and the parent each hold it. */
 struct coli__child {
     pthread_mutex_t mu; // guards all below
     pthread_cond_t changed;
     packet *first, **last;
-    bool has_left;
+    bool has_left, is_abandoned; // the thread; the parent, who waits no longer
     uint32_t n_holder;
+    /* set by the thread before fn, then immutable */
+    pthread_t thread;
     /* immutable after start */
     coli__child_fn fn;
     void *ctx;
@@ -49,13 +52,15 @@ void coli__child_leave(coli__child *self)
     self->has_left = true;
     pthread_cond_signal(&self->changed);
     pthread_mutex_unlock(&self->mu);
-    release(self);
-    pthread_exit(NULL);
+    if (pthread_equal(pthread_self(), self->thread)) release(self);
+    pthread_exit(NULL); // after another thread of fn has left, fn goes on until it says something
+    __builtin_unreachable(); // it is declared as if it returned
 }
 
 static void *run(void *arg)
 {
     coli__child *c = arg;
+    c->thread = pthread_self();
     c->fn(c, c->ctx);
     coli__child_leave(c);
 }
@@ -94,7 +99,11 @@ void *coli__child_shared(const coli__child *child)
 
 void coli__child_destroy(coli__child *child)
 {
-    if (child) release(child);
+    if (!child) return;
+    pthread_mutex_lock(&child->mu);
+    child->is_abandoned = true;
+    pthread_mutex_unlock(&child->mu);
+    release(child);
 }
 
 coli__child_event coli__child_wait(coli__child *child, uint64_t limit_ns, void *message,
@@ -124,6 +133,11 @@ coli__child_event coli__child_wait(coli__child *child, uint64_t limit_ns, void *
     return event;
 }
 
+bool coli__child_is_process(void)
+{
+    return false;
+}
+
 const char *coli__child_death(const coli__child *child)
 {
     (void)child;
@@ -140,5 +154,7 @@ void coli__child_say(coli__child *self, const void *message, size_t n_bytes)
     *self->last = p;
     self->last = &p->next;
     pthread_cond_signal(&self->changed);
+    const bool is_over = self->is_abandoned || self->has_left; // ctx may be gone, too
     pthread_mutex_unlock(&self->mu);
+    if (is_over) coli__child_leave(self);
 }

@@ -237,7 +237,8 @@ static char *mapped_file(const void *address)
 }
 
 /* dladdr names the file as it was asked for: relative, when a run path or the command line was.  The
- * working directory may have changed since, so then the kernel is asked. */
+ * working directory may have changed since, so then the kernel is asked.  The directory's real name
+ * is taken, without "bin/../lib"; not the file's, which may be a link to another place. */
 coli_status coli__dynlib_own_dir(char **out)
 {
     Dl_info info;
@@ -248,8 +249,12 @@ coli_status coli__dynlib_own_dir(char **out)
         absolute ? coli__strndup(info.dli_fname, strlen(info.dli_fname)) : mapped_file(here);
     if (!path && absolute) return COLI_E_NOMEM;
     if (!path) return coli__fail(COLI_E_IO, "cannot tell where libcoli is");
-    const size_t n = (size_t)(strrchr(path, '/') - path);
-    *out = coli__strndup(path, n ? n : 1);
+    char *slash = strrchr(path, '/');
+    slash[slash == path] = 0; // "/" keeps its own
+    char *real = realpath(path, NULL);
+    const char *dir = real ? real : path;
+    *out = coli__strndup(dir, strlen(dir));
+    free(real);
     coli__free(path);
     return *out ? COLI_OK : COLI_E_NOMEM;
 }
