@@ -473,13 +473,18 @@ bool cuda_emu_configure(const char *text)
     return true;
 }
 
-void cuda_emu_count(uint64_t *n_alive, uint64_t *n_call, uint64_t *n_operation)
+void cuda_emu_count(cuda_emu_counts *out)
 {
     const locked lock(machine.mu);
-    *n_alive = machine.memory.size() + machine.pinned.size() + machine.streams.size() +
-               machine.events.size();
-    *n_call = machine.n_call;
-    *n_operation = machine.n_operation;
+    out->n_alive = machine.memory.size() + machine.pinned.size() + machine.streams.size() +
+                   machine.events.size();
+    out->n_call = machine.n_call;
+    out->n_operation = machine.n_operation;
+    out->n_pending = 0;
+    for (cudaStream_t s : machine.streams) {
+        const locked stream(s->mu);
+        out->n_pending += s->queue.size() + s->is_busy;
+    }
 }
 
 /* ---- errors and devices ---------------------------------------------------------------------- */
@@ -622,6 +627,7 @@ cudaError_t cudaHostAlloc(void **out, size_t n_bytes, unsigned)
     CALLED(cudaErrorMemoryAllocation);
     const locked lock(machine.mu);
     if (!(*out = take(n_bytes))) return failed(cudaErrorMemoryAllocation);
+    memset(*out, 0xFF, n_bytes);
     machine.pinned[static_cast<uint8_t *>(*out)] = {n_bytes, 0, current_device};
     return cudaSuccess;
 }

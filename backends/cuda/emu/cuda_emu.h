@@ -11,7 +11,8 @@
  *   streams    each is an operating-system thread with a queue, so a host that touches memory too
  *              early, or forgets an event, races as it would with a GPU; ThreadSanitizer sees it.
  *   memory     device memory is host memory of exactly the size asked for (AddressSanitizer sees
- *              what lies beyond), filled with 0xFF, granted in steps of 2 MiB up to a limit.
+ *              what lies beyond), filled with 0xFF, granted in steps of 2 MiB up to a limit;
+ *              page-locked memory likewise, without a limit.
  *   rules      asynchronous copies want page-locked host memory, work wants the current device to be
  *              the stream's, grids and blocks have CUDA's limits; else the call fails.
  *
@@ -197,9 +198,14 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *config, void (*kernel)(
  * Releasing calls that are made to fail do release. */
 bool cuda_emu_configure(const char *text);
 
-/* For tests, found in the plugin by name.  What is alive, and how many calls were made. */
-extern "C" __attribute__((visibility("default"))) void
-cuda_emu_count(uint64_t *n_alive, uint64_t *n_call, uint64_t *n_operation);
+/* For tests, found in the plugin by name. */
+struct cuda_emu_counts {
+    uint64_t n_alive;     // allocations, streams, events
+    uint64_t n_call;      // of the runtime, since the settings changed
+    uint64_t n_operation; // put into streams since then
+    uint64_t n_pending;   // of them not done yet
+};
+extern "C" __attribute__((visibility("default"))) void cuda_emu_count(cuda_emu_counts *out);
 /* Ends hung streams and frees whatever a plugin had to leave on a lost device. */
 extern "C" __attribute__((visibility("default"))) void cuda_emu_clear(void);
 
