@@ -14,5 +14,6 @@ int cmd_verify(const app_settings *s);
 int cmd_synth(const app_settings *s);
 int cmd_bench(const app_settings *s);
 int cmd_backend(const app_settings *s);
+int cmd_replay(const app_settings *s);
 
 #endif
