@@ -2,7 +2,7 @@
  *
  * Lists multiply: a policy that re-plans is run with each cap, drain and minimum count, every one that
  * moves experts with each allowance.  The reference of gains and pay-back runs first at each
- * residency, without an allowance, whether it is shown or not. */
+ * residency, with the first of each list and no allowance, whether it is shown or not. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -190,6 +190,10 @@ static bool take_variants(const app_settings *set, sweep *s)
 {
     settings_lists lists;
     if (!take_lists(set, &lists)) return false;
+    s->reference.cap = lists.caps.at[0];
+    s->reference.drain = lists.drains.at[0];
+    s->reference.min_count = lists.min_counts.at[0];
+    s->reference.allowance = SWEEP_ANY;
     s->variants = app_alloc(MAX_VARIANTS, sizeof *s->variants);
     coli_replay_policy p;
     bool good = true;
@@ -263,11 +267,9 @@ static void summarise(job *j, sweep_point *p)
 static coli_status run_all(job *j, app_progress *progress)
 {
     sweep *s = &j->s;
-    sweep_variant reference = {.allowance = SWEEP_ANY};
-    find_policy(s->against, &reference.policy);
     const uint64_t n = (uint64_t)s->n_residency * s->n_variant;
     for (uint32_t i = 0; i < s->n_residency; i++) {
-        coli_status status = run_variant(j, &reference, s->n_resident[i], j->reference);
+        coli_status status = run_variant(j, &s->reference, s->n_resident[i], j->reference);
         for (uint32_t v = 0; v < s->n_variant && status == COLI_OK; v++) {
             sweep_point *p = &s->points[i * s->n_variant + v];
             *p = (sweep_point){.variant = &s->variants[v], .n_resident = s->n_resident[i]};
@@ -339,11 +341,9 @@ static int prepare(job *j)
     if (set->machine && !sweep_machine_words(set->machine, &s->machine, word, sizeof word))
         return app_usage("replay", "--machine: \"%s\" is not understood", word);
     s->path = set->args[0];
-    s->against = set->against ? set->against : "foreign";
-    coli_replay_policy unused;
     const char *residencies = set->residency ? set->residency : "12.5%,25%,37.5%,50%,80%";
-    const bool good = find_policy(s->against, &unused) && take_residencies(residencies, s) &&
-                      take_variants(set, s);
+    const bool good = find_policy(set->against ? set->against : "foreign", &s->reference.policy) &&
+                      take_residencies(residencies, s) && take_variants(set, s);
     return good ? APP_OK : APP_BAD;
 }
 

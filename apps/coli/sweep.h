@@ -39,7 +39,8 @@ typedef struct sweep_point {
 typedef struct sweep {
     coli_replay_info traces;
     coli_replay_machine machine;
-    const char *path, *against;
+    const char *path;
+    sweep_variant reference; // of gains and pay-back
     uint32_t n_variant, n_residency;
     sweep_variant *variants;
     uint32_t *n_resident; // (n_residency)

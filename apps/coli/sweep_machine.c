@@ -34,6 +34,7 @@ static const struct key {
     {"expert", offsetof(coli_replay_machine, expert_bytes), sizes, 1},
     {"expert-mac", offsetof(coli_replay_machine, expert_mac), counts, 0},
     {"width", offsetof(coli_replay_machine, d_model), counts, 1},
+    {"slow", offsetof(coli_replay_machine, slow), counts, 1},
     {"trunk", offsetof(coli_replay_machine, trunk_token_ns), times, 0},
     {"row", offsetof(coli_replay_machine, trunk_row_ns), times, 0},
 };

@@ -58,7 +58,7 @@ static void print_point(const sweep *s, const sweep_point *p)
            p->hit.mean * 100, p->hit.half * 100, p->gain.mean * 100, p->gain.half * 100,
            sweep_mb(s, p->prompt_uploads.mean), sweep_mb(s, p->token_uploads.mean),
            p->token_ms.mean, p->ttft_ms.mean,
-           strcmp(p->variant->label, s->against) == 0 ? "" : pay_back);
+           strcmp(p->variant->label, s->reference.policy.name) == 0 ? "" : pay_back);
 }
 
 void sweep_print_table(const sweep *s)
@@ -82,7 +82,7 @@ void sweep_print_table(const sweep *s)
              "hits: share of the experts that the answer's tokens use; ± half of the 95 %% "
              "interval over "
              "prompts; ref.: %s",
-             s->against);
+             s->reference.policy.name);
 }
 
 /* ---- CSV ----------------------------------------------------------------------------------- */

@@ -527,6 +527,7 @@ typedef struct coli_replay_machine {
     uint32_t struct_size;
     uint32_t n_copy; /* transfers of one expert, 1: its block is one piece */
     bool waits;      /* the host waits for each transfer of an upload */
+    uint64_t slow;   /* uploads take so many times as long as transfers; at least 1 */
     uint64_t link_bytes_per_s; /* 0: uploads take no time */
     uint64_t latency_ns, kernel_ns;  /* of a transfer; of launching a kernel */
     uint64_t device_bytes_per_s;     /* at which kernels read weights */

@@ -299,7 +299,7 @@ static coli_status check(const coli__traces *all, const coli__replay_opts *o)
         return coli__fail(COLI_E_INVALID, "replay: expected 1 to %u residents, found %u",
                           all->n_expert, o->n_slot);
     if (m->bw_bytes_per_s == 0 || m->cpu_bytes_per_s == 0 || m->cpu_mac_per_s == 0 ||
-        m->n_copy == 0)
+        m->n_copy == 0 || m->slow == 0)
         return coli__fail(COLI_E_INVALID, "replay: a speed of the machine is 0");
     return COLI_OK;
 }
@@ -319,14 +319,15 @@ static coli_status init(coli__replay *r, const coli__traces *all, uint32_t i,
     r->heat_count = coli__calloc(n, sizeof *r->heat_count);
     r->keys = coli__calloc(n, sizeof *r->keys);
     r->order = coli__calloc(all->n_expert, sizeof *r->order);
+    r->swaps = coli__calloc(n, sizeof *r->swaps);
     r->stamp = coli__calloc(n, sizeof *r->stamp);
     r->score = coli__calloc(n, sizeof *r->score);
     r->n_missed = coli__calloc(all->n_expert, sizeof *r->n_missed);
     r->last_group = coli__calloc(all->n_expert, sizeof *r->last_group);
     r->cap_flight = (uint32_t)n; // an expert is on its way once at most
     r->flight = coli__calloc(n, sizeof *r->flight);
-    if (!r->past || !r->place || !r->heat_count || !r->keys || !r->order || !r->stamp ||
-        !r->score || !r->n_missed || !r->last_group || !r->flight)
+    if (!r->past || !r->place || !r->heat_count || !r->keys || !r->order || !r->swaps ||
+        !r->stamp || !r->score || !r->n_missed || !r->last_group || !r->flight)
         return COLI_E_NOMEM;
     COLI_TRY(coli__replan_init(&r->replan, all->n_layer, all->n_expert, o->cap));
     fake_model_init(
@@ -335,7 +336,7 @@ static coli_status init(coli__replay *r, const coli__traces *all, uint32_t i,
                      .bw_bytes_per_s = m->bw_bytes_per_s,
                      .latency_ns = m->latency_ns,
                      .kernel_ns = m->kernel_ns,
-                     .slow = 1});
+                     .slow = m->slow});
     if (r->policy->past == COLI__PAST_NONE)
         count_at_random(o->seed + i, (uint32_t)n, r->past);
     else
@@ -353,6 +354,7 @@ static void finish(coli__replay *r)
     coli__free(r->heat_count);
     coli__free(r->keys);
     coli__free(r->order);
+    coli__free(r->swaps);
     coli__free(r->stamp);
     coli__free(r->score);
     coli__free(r->own);

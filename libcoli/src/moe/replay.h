@@ -19,6 +19,7 @@ typedef struct coli__replay_machine {
     uint64_t expert_bytes, expert_mac, d_model;
     uint64_t trunk_token_ns,
         trunk_row_ns; // all but routed experts, per decoded token; per prompt row
+    uint64_t slow;    // uploads take so many times as long
     uint32_t n_copy;  // transfers of one expert
     bool waits;       // the host waits for each
 } coli__replay_machine;
@@ -76,6 +77,7 @@ typedef struct coli__replay {
     /* for sorting */
     coli__plan_key *keys; // (n_layer, n_expert)
     uint32_t *order;      // (n_expert)
+    coli__swap *swaps;    // (n_layer, n_expert)
 
     /* the machine */
     fake_model device;

@@ -9,6 +9,16 @@
 
 #include "../base/alloc.h"
 #include "replay.h"
+#include "replay_online.h"
+
+enum {
+    WHOLE = 64,          // one use, where counts have fractions
+    ANSWER_TOKENS = 256, // that an answer is expected to have
+    STAY_TOKENS = 80     // for which a correction stays right
+};
+
+/* Uses per token by which a newcomer must beat its victim when nobody counts the cost. */
+static const double hysteresis = 0.03;
 
 static bool is_resident(const coli__replay *r, uint32_t layer, uint32_t expert)
 {
@@ -66,6 +76,99 @@ static void replan_prompt(coli__replay *r, uint32_t layer)
 static void replan_token(coli__replay *r)
 {
     drain(r, r->opts.drain);
+}
+
+/* ---- the re-plan, with other numbers -------------------------------------------------------- */
+
+/* Late rows count more: from 1 at the prompt's beginning to 4 at its end. */
+static void tail_prompt(coli__replay *r, uint32_t layer)
+{
+    uint32_t *counts = r->replan.counts + (size_t)layer * r->n_expert;
+    memset(counts, 0, r->n_expert * sizeof *counts);
+    const uint32_t n_row = r->first_row + r->n_row;
+    for (uint32_t row = 0; row < n_row; row++) {
+        const int32_t *ids = coli__replay_ids(r, layer, row);
+        for (uint32_t k = 0; k < r->t->n_id; k++)
+            counts[ids[k]] += WHOLE + (uint32_t)((uint64_t)row * 3 * WHOLE / n_row);
+    }
+    replan_prompt(r, layer);
+}
+
+/* The past as so many rows more, a Dirichlet prior for the shares of this prompt. */
+static void prior_prompt(coli__replay *r, uint32_t layer)
+{
+    enum { PRIOR_ROWS = 25 };
+    uint32_t *counts = r->replan.counts + (size_t)layer * r->n_expert;
+    const uint32_t *past = r->past + (size_t)layer * r->n_expert;
+    uint64_t sum = 0;
+    for (uint32_t e = 0; e < r->n_expert; e++) sum += past[e];
+    for (uint32_t e = 0; e < r->n_expert && sum; e++)
+        counts[e] = counts[e] * WHOLE +
+                    (uint32_t)((uint64_t)past[e] * PRIOR_ROWS * r->t->n_id * WHOLE / sum);
+    replan_prompt(r, layer);
+}
+
+/* A swap is paid for when it saves the time of its upload within so many tokens: that many uses per
+ * token must the newcomer have more than its victim. */
+static double paying_uses(const coli__replay *r, uint32_t n_token)
+{
+    const coli__replay_machine *m = &r->opts.machine;
+    if (m->link_bytes_per_s == 0) return 0;
+    const double bytes = (double)m->expert_bytes, slow = (double)m->slow;
+    const double upload_s = slow * ((double)m->n_copy * (double)m->latency_ns * 1e-9 +
+                                    bytes / (double)m->link_bytes_per_s);
+    const double saved_s = bytes / (double)m->cpu_bytes_per_s - bytes / (double)m->bw_bytes_per_s;
+    return saved_s > 0 ? upload_s / saved_s / n_token : INFINITY;
+}
+
+/* As many swaps as pay for themselves, whatever the cap.  Pair after pair the difference shrinks. */
+static void paid_prompt(coli__replay *r, uint32_t layer)
+{
+    const coli__plan_world world = coli__replay_world(r);
+    const uint32_t *counts = r->replan.counts + (size_t)layer * r->n_expert;
+    const coli__plan_ask ask = {(int32_t)layer, (int32_t)r->n_expert, counts};
+    const uint32_t n = coli__plan_swaps(&world, &ask, r->keys, r->swaps, NULL);
+    const double least = paying_uses(r, ANSWER_TOKENS) * (r->first_row + r->n_row);
+    uint32_t n_paid = 0;
+    while (n_paid < n &&
+           counts[r->swaps[n_paid].in % r->n_expert] - counts[r->swaps[n_paid].out % r->n_expert] >=
+               least)
+        n_paid++;
+    r->replan.cap = (int32_t)(r->replan.n_swap[layer] + n_paid);
+    replan_prompt(r, layer);
+}
+
+/* ---- correction while decoding -------------------------------------------------------------- */
+
+static void online_prompt(coli__replay *r, uint32_t layer)
+{
+    coli__replay_online_learn(r, layer);
+}
+
+static void replan_online_prompt(coli__replay *r, uint32_t layer)
+{
+    coli__replay_online_learn(r, layer);
+    replan_prompt(r, layer);
+}
+
+static void online_layer(coli__replay *r, uint32_t layer, const int32_t *ids)
+{
+    (void)ids;
+    coli__replay_online_learn(r, layer);
+    coli__replay_online_swap(r, layer, hysteresis);
+}
+
+static void paid_layer(coli__replay *r, uint32_t layer, const int32_t *ids)
+{
+    (void)ids;
+    coli__replay_online_learn(r, layer);
+    coli__replay_online_swap(r, layer, paying_uses(r, STAY_TOKENS));
+}
+
+static void paid_online_prompt(coli__replay *r, uint32_t layer)
+{
+    coli__replay_online_learn(r, layer);
+    paid_prompt(r, layer);
 }
 
 /* ---- slow swaps by heat -------------------------------------------------------------------- */
@@ -250,6 +353,20 @@ const coli__replay_policy coli__replay_policies[] = {
         .past = COLI__PAST_FOREIGN, .prompt = prefill_prompt},
     {.name = "replan", .knows = "foreign heat, then swaps by the prompt's counts",
         .past = COLI__PAST_FOREIGN, .replans = true, .prompt = replan_prompt, .token = replan_token},
+    {.name = "replan-tail", .knows = "the same, late rows of the prompt counting more",
+        .past = COLI__PAST_FOREIGN, .replans = true, .prompt = tail_prompt, .token = replan_token},
+    {.name = "replan-prior", .knows = "the same, with heat as a prior",
+        .past = COLI__PAST_FOREIGN, .replans = true, .prompt = prior_prompt, .token = replan_token},
+    {.name = "replan-paid", .knows = "the same, as many swaps as pay for themselves",
+        .past = COLI__PAST_FOREIGN, .replans = true, .prompt = paid_prompt, .token = replan_token},
+    {.name = "replan-online", .knows = "a re-plan, then corrections",
+        .past = COLI__PAST_FOREIGN, .replans = true, .init = coli__replay_online_init,
+        .prompt = replan_online_prompt, .token = replan_token, .layer = online_layer},
+    {.name = "paid-online", .knows = "the same, as many swaps as pay for themselves",
+        .past = COLI__PAST_FOREIGN, .replans = true, .init = coli__replay_online_init,
+        .prompt = paid_online_prompt, .token = replan_token, .layer = paid_layer},
+    {.name = "online", .knows = "corrections without a re-plan", .past = COLI__PAST_FOREIGN,
+        .init = coli__replay_online_init, .prompt = online_prompt, .layer = online_layer},
     {.name = "lru", .knows = "the prompt's set, then each miss is uploaded",
         .past = COLI__PAST_FOREIGN, .prompt = lru_prompt, .layer = lru_layer},
     {.name = "class-lru", .knows = "the same, but rarely used experts go first",

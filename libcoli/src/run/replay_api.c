@@ -85,6 +85,7 @@ coli_status coli_replay_get_policy(size_t i, coli_replay_policy *out)
 static const coli_replay_machine default_machine = {
     .struct_size = sizeof default_machine,
     .n_copy = 1,
+    .slow = 1,
     .link_bytes_per_s = 12000000000u,
     .latency_ns = 10000,
     .kernel_ns = 5000,
@@ -144,6 +145,7 @@ static coli_status take_opts(const coli_replay_opts *o, const coli__traces *all,
                     .d_model = m.d_model,
                     .trunk_token_ns = m.trunk_token_ns,
                     .trunk_row_ns = m.trunk_row_ns,
+                    .slow = m.slow,
                     .n_copy = m.n_copy,
                     .waits = m.waits}};
     return find_policy(o->policy, &out->policy);
