@@ -112,6 +112,7 @@ static void find_ranges(plot *p)
     const double step = step_for(max - min);
     p->min_y = floor(min / step) * step;
     p->max_y = fmax(ceil(max / step) * step, p->min_y + step);
+    p->max_x = ceil(p->max_x / step_for(p->max_x)) * step_for(p->max_x);
 }
 
 /* ---- drawing -------------------------------------------------------------------------------- */

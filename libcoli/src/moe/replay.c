@@ -18,13 +18,14 @@
  * A victim is gone when the upload begins, the newcomer is there when it ends; in between the slot
  * serves nobody.  Uploads land in the order in which they began, because the copy engine works so.
  *
- * Invariants: (1) resident + queued == n_slot in each layer; (2) hits + misses == used; (3) the same
+ * Invariants: (1) resident + queued == n_slot times the layers; (2) hits + misses == used; (3) the same
  * input gives the same numbers: ties go to the lower id.
  *
  * A prompt comes in chunks of up to 512 rows, and a chunk's rows go to the device in groups of up to
  * 32; a resident expert is read once per group in which a row uses it. */
 #include "replay.h"
 
+#include <assert.h>
 #include <string.h>
 
 #include "../base/alloc.h"
@@ -85,9 +86,15 @@ static uint64_t allowed(const coli__replay *r)
     return spent + (uint64_t)((double)(all - spent) * (double)token / (double)n);
 }
 
+uint64_t coli__replay_left(const coli__replay *r)
+{
+    const uint64_t n = r->result.n_prefill_upload + r->result.n_upload, all = allowed(r);
+    return all > n ? all - n : 0;
+}
+
 static bool swap(coli__replay *r, coli__swap pair)
 {
-    if (r->result.n_prefill_upload + r->result.n_upload >= allowed(r)) return false;
+    if (coli__replay_left(r) == 0) return false;
     if (r->place[pair.in] != COLI__PLACE_KNOWN || r->place[pair.out] != COLI__PLACE_RESIDENT)
         return false;
     r->place[pair.out] = COLI__PLACE_KNOWN;
@@ -217,7 +224,9 @@ static void run_prompt(coli__replay *r)
         r->first_row = at;
         r->n_row = n;
         for (uint32_t layer = 0; layer < r->n_layer; layer++) {
+            const double before_ns = r->device.now_ns;
             run_layer(r, layer, at, n);
+            r->layer_ns = r->device.now_ns - before_ns;
             if (r->policy->prompt) r->policy->prompt(r, layer);
         }
     }
@@ -228,7 +237,9 @@ static void run_prompt(coli__replay *r)
 static void run_answer(coli__replay *r)
 {
     r->n_row = 1;
+    r->token_ns = (double)r->opts.machine.trunk_token_ns; // at least
     for (r->first_row = r->t->n_prompt; r->first_row < r->t->n_row; r->first_row++) {
+        const double before_ns = r->device.now_ns;
         r->may_swap = coli__heat_tick(&r->heat);
         if (r->policy->token) r->policy->token(r);
         for (uint32_t layer = 0; layer < r->n_layer; layer++) {
@@ -236,9 +247,21 @@ static void run_answer(coli__replay *r)
             if (r->policy->layer)
                 r->policy->layer(r, layer, coli__replay_ids(r, layer, r->first_row));
         }
+        r->token_ns = r->device.now_ns - before_ns;
     }
     r->result.decode_ns = r->device.now_ns - r->result.prefill_ns;
 }
+
+/* Invariant (1). */
+#ifndef NDEBUG
+static bool slots_hold(const coli__replay *r)
+{
+    const size_t n = (size_t)r->n_layer * r->n_expert;
+    size_t n_held = 0;
+    for (size_t i = 0; i < n; i++) n_held += r->place[i] != COLI__PLACE_KNOWN;
+    return n_held == (size_t)r->n_layer * r->opts.n_slot;
+}
+#endif
 
 /* ---- the past ------------------------------------------------------------------------------ */
 
@@ -373,6 +396,7 @@ coli_status coli__replay_run(const coli__traces *all, uint32_t i, const coli__re
     if (status == COLI_OK) {
         run_prompt(&r);
         run_answer(&r);
+        assert(slots_hold(&r));
         *out = r.result;
     }
     finish(&r);

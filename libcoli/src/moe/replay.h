@@ -67,6 +67,7 @@ typedef struct coli__replay {
     uint32_t *heat_count;
     coli__replan replan;       // its counts are those of the prompt so far
     bool in_prompt, may_swap;  // whether a slow swap is due with this token
+    double layer_ns, token_ns; // that the last layer of the prompt, the last token took
     uint32_t first_row, n_row; // that are computed now: of the prompt a chunk, else one
 
     /* the policy's own, all zero at first */
@@ -119,6 +120,8 @@ bool coli__replay_swap(coli__replay *r, uint32_t layer, uint32_t in, uint32_t ou
 /* The same for flat ids, as coli__replan_drain wants it; also false when as many uploads are on their
  * way as the tier's queue holds. */
 bool coli__replay_begin(void *replay, coli__swap swap);
+/* Uploads that may still begin now. */
+uint64_t coli__replay_left(const coli__replay *r);
 /* What plan.h wants to see. */
 coli__plan_world coli__replay_world(const coli__replay *r);
 

@@ -20,7 +20,8 @@
  * times the experts per row is how often an expert is expected to be used per token.  Then at most
  * one swap per layer and token: the best outsider for the worst resident, if the difference is large
  * enough for the upload to be earned back.  That threshold is the hysteresis: two experts that are
- * used equally often do not take turns. */
+ * used equally often do not take turns.  Where fewer uploads are allowed than there are layers, the
+ * price of one is what the best layer that gets none would have gained. */
 #include "replay_online.h"
 
 #include "../base/alloc.h"
@@ -32,22 +33,29 @@ static const double rate = 1. / 20;                          // of weights
 static const double least_weight = 1e-3;                     // so that one can come back
 static const double noise = 0.02; // of the probability is nobody's: experts never seen yet
 
-/* Of one layer.  Behind it stand shares (N_OPINION, n_expert) and uses (n_expert). */
 typedef struct layer_state {
     double weight[N_OPINION];
-    double *share[N_OPINION];
-    double *uses, n_use; // so far
+    double *share[N_OPINION]; // (n_expert)
+    double *uses, n_use;      // (n_expert) so far; their sum
+    double gain;              // of the best swap when the token began
 } layer_state;
+
+/* Behind it stand the numbers of the layers. */
+struct online {
+    double price;  // uses per token that a swap must gain now
+    uint64_t left; // swaps of this token
+    layer_state layers[];
+};
 
 static layer_state *state_of(const coli__replay *r, uint32_t layer)
 {
-    return (layer_state *)r->own + layer;
+    return &((struct online *)r->own)->layers[layer];
 }
 
 coli_status coli__replay_online_init(coli__replay *r)
 {
     const size_t n = (size_t)(N_OPINION + 1) * r->n_expert;
-    const size_t n_state = r->n_layer * sizeof(layer_state);
+    const size_t n_state = sizeof(struct online) + r->n_layer * sizeof(layer_state);
     r->own = coli__calloc(1, n_state + r->n_layer * n * sizeof(double));
     if (!r->own) return COLI_E_NOMEM;
     double *at = (double *)(void *)((char *)r->own + n_state);
@@ -122,22 +130,48 @@ static double expected(const coli__replay *r, const layer_state *s, uint32_t exp
     return share * r->t->n_id;
 }
 
-void coli__replay_online_swap(coli__replay *r, uint32_t layer, double least)
+/* The best swap of a layer, and how many uses per token it gains; 0 when there is none. */
+static double best_swap(const coli__replay *r, uint32_t layer, uint32_t *in, uint32_t *out)
 {
     const layer_state *s = state_of(r, layer);
     const uint8_t *place = r->place + (size_t)layer * r->n_expert;
-    uint32_t in = UINT32_MAX, out = UINT32_MAX;
-    double most = 0, fewest = 0;
+    double most = -1, fewest = -1;
     for (uint32_t e = 0; e < r->n_expert; e++) {
         const double uses = expected(r, s, e);
-        if (place[e] == COLI__PLACE_KNOWN && (in == UINT32_MAX || uses > most)) {
-            in = e;
+        if (place[e] == COLI__PLACE_KNOWN && uses > most) {
+            *in = e;
             most = uses;
-        } else if (place[e] == COLI__PLACE_RESIDENT && (out == UINT32_MAX || uses < fewest)) {
-            out = e;
+        } else if (place[e] == COLI__PLACE_RESIDENT && (fewest < 0 || uses < fewest)) {
+            *out = e;
             fewest = uses;
         }
     }
-    if (in != UINT32_MAX && out != UINT32_MAX && most > fewest + least)
-        coli__replay_swap(r, layer, in, out);
+    return most > fewest && fewest >= 0 ? most - fewest : 0;
+}
+
+void coli__replay_online_price(coli__replay *r, double least, uint64_t most)
+{
+    struct online *o = r->own;
+    const uint64_t left = coli__replay_left(r), n = left < most ? left : most;
+    o->price = least;
+    o->left = n;
+    if (n >= r->n_layer) return;
+    for (uint32_t layer = 0; layer < r->n_layer; layer++) {
+        uint32_t in, out;
+        o->layers[layer].gain = best_swap(r, layer, &in, &out);
+    }
+    for (uint32_t layer = 0; layer < r->n_layer; layer++) {
+        const double gain = o->layers[layer].gain;
+        uint64_t n_better = 0;
+        for (uint32_t i = 0; i < r->n_layer; i++) n_better += o->layers[i].gain > gain;
+        if (n_better >= n && gain > o->price) o->price = gain;
+    }
+}
+
+void coli__replay_online_swap(coli__replay *r, uint32_t layer)
+{
+    struct online *o = r->own;
+    uint32_t in, out;
+    if (o->left == 0 || best_swap(r, layer, &in, &out) <= o->price) return;
+    if (coli__replay_swap(r, layer, in, out)) o->left--;
 }

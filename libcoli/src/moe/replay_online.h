@@ -7,7 +7,10 @@
 coli_status coli__replay_online_init(coli__replay *r);
 /* Learn from the rows that the layer computes now. */
 void coli__replay_online_learn(coli__replay *r, uint32_t layer);
-/* Swap once, if an outsider is expected to be used `least` times more per token than a resident. */
-void coli__replay_online_swap(coli__replay *r, uint32_t layer, double least);
+/* A token begins: what a swap must gain in uses per token, `least` or more; so that no more than
+ * `most` are worth it. */
+void coli__replay_online_price(coli__replay *r, double least, uint64_t most);
+/* Swap once, if an outsider is expected to be used that much more than a resident. */
+void coli__replay_online_swap(coli__replay *r, uint32_t layer);
 
 #endif

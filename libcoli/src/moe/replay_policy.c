@@ -13,8 +13,9 @@
 
 enum {
     WHOLE = 64,          // one use, where counts have fractions
+    PRIOR_ROWS = 25,     // of a prompt, that heat is worth
     ANSWER_TOKENS = 256, // that an answer is expected to have
-    STAY_TOKENS = 80     // for which a correction stays right
+    STAY_TOKENS = 40     // for which a correction stays right
 };
 
 /* Uses per token by which a newcomer must beat its victim when nobody counts the cost. */
@@ -57,20 +58,40 @@ static void drain(coli__replay *r, uint32_t limit)
     coli__replan_drain(&r->replan, r->place, limit, coli__replay_begin, r);
 }
 
-/* Experts that were used less often are no newcomers. */
-static void forget_rare(coli__replay *r, uint32_t layer)
+static uint32_t *counts_of(coli__replay *r, uint32_t layer)
 {
-    uint32_t *counts = r->replan.counts + (size_t)layer * r->n_expert;
+    return r->replan.counts + (size_t)layer * r->n_expert;
+}
+
+/* The prompt so far, counted anew: what a policy makes of counts must not add up over the chunks.  A
+ * use counts `first` in the first row, and rises to first + more in the last. */
+static void recount(coli__replay *r, uint32_t layer, uint32_t first, uint32_t more)
+{
+    uint32_t *counts = counts_of(r, layer);
+    memset(counts, 0, r->n_expert * sizeof *counts);
+    const uint32_t n_row = r->first_row + r->n_row;
+    for (uint32_t row = 0; row < n_row; row++) {
+        const uint32_t weight = first + (uint32_t)((uint64_t)row * more / n_row);
+        const int32_t *ids = coli__replay_ids(r, layer, row);
+        for (uint32_t k = 0; k < r->t->n_id; k++) counts[ids[k]] += weight;
+    }
+}
+
+/* Plan by the counts as they stand; an outsider below `least` is no newcomer. */
+static void plan(coli__replay *r, uint32_t layer, uint32_t least)
+{
+    uint32_t *counts = counts_of(r, layer);
     for (uint32_t e = 0; e < r->n_expert; e++)
-        if (counts[e] < r->opts.min_count && !is_resident(r, layer, e)) counts[e] = 0;
+        if (counts[e] < least && !is_resident(r, layer, e)) counts[e] = 0;
+    const coli__plan_world world = coli__replay_world(r);
+    coli__replan_plan(&r->replan, &world, (int32_t)layer, NULL);
+    drain(r, COLI__REPLAN_PER_CALL);
 }
 
 static void replan_prompt(coli__replay *r, uint32_t layer)
 {
-    const coli__plan_world world = coli__replay_world(r);
-    forget_rare(r, layer);
-    coli__replan_plan(&r->replan, &world, (int32_t)layer, NULL);
-    drain(r, COLI__REPLAN_PER_CALL);
+    if (r->opts.min_count > 1) recount(r, layer, 1, 0);
+    plan(r, layer, r->opts.min_count);
 }
 
 static void replan_token(coli__replay *r)
@@ -83,59 +104,69 @@ static void replan_token(coli__replay *r)
 /* Late rows count more: from 1 at the prompt's beginning to 4 at its end. */
 static void tail_prompt(coli__replay *r, uint32_t layer)
 {
-    uint32_t *counts = r->replan.counts + (size_t)layer * r->n_expert;
-    memset(counts, 0, r->n_expert * sizeof *counts);
-    const uint32_t n_row = r->first_row + r->n_row;
-    for (uint32_t row = 0; row < n_row; row++) {
-        const int32_t *ids = coli__replay_ids(r, layer, row);
-        for (uint32_t k = 0; k < r->t->n_id; k++)
-            counts[ids[k]] += WHOLE + (uint32_t)((uint64_t)row * 3 * WHOLE / n_row);
-    }
-    replan_prompt(r, layer);
+    recount(r, layer, WHOLE, 3 * WHOLE);
+    plan(r, layer, r->opts.min_count * WHOLE);
 }
 
 /* The past as so many rows more, a Dirichlet prior for the shares of this prompt. */
 static void prior_prompt(coli__replay *r, uint32_t layer)
 {
-    enum { PRIOR_ROWS = 25 };
-    uint32_t *counts = r->replan.counts + (size_t)layer * r->n_expert;
     const uint32_t *past = r->past + (size_t)layer * r->n_expert;
     uint64_t sum = 0;
     for (uint32_t e = 0; e < r->n_expert; e++) sum += past[e];
+    recount(r, layer, WHOLE, 0);
+    const uint64_t prior = (uint64_t)PRIOR_ROWS * r->t->n_id * WHOLE;
     for (uint32_t e = 0; e < r->n_expert && sum; e++)
-        counts[e] = counts[e] * WHOLE +
-                    (uint32_t)((uint64_t)past[e] * PRIOR_ROWS * r->t->n_id * WHOLE / sum);
-    replan_prompt(r, layer);
+        counts_of(r, layer)[e] += (uint32_t)(past[e] * prior / sum);
+    plan(r, layer, r->opts.min_count * WHOLE);
 }
 
-/* A swap is paid for when it saves the time of its upload within so many tokens: that many uses per
- * token must the newcomer have more than its victim. */
-static double paying_uses(const coli__replay *r, uint32_t n_token)
+/* What the machine can afford.  An upload costs the time that somebody waits for it: the host, where
+ * it does; else the next layer's activations, which come idle_ns later and find the copy engine busy.
+ * A swap must save that within n_token tokens: so many uses per token must the newcomer have more than
+ * its victim.  And uploads may fill half of the link's time in the prompt, a quarter in the answer, or
+ * they would wait for each other. */
+static double upload_ns(const coli__replay *r)
 {
     const coli__replay_machine *m = &r->opts.machine;
     if (m->link_bytes_per_s == 0) return 0;
-    const double bytes = (double)m->expert_bytes, slow = (double)m->slow;
-    const double upload_s = slow * ((double)m->n_copy * (double)m->latency_ns * 1e-9 +
-                                    bytes / (double)m->link_bytes_per_s);
-    const double saved_s = bytes / (double)m->cpu_bytes_per_s - bytes / (double)m->bw_bytes_per_s;
-    return saved_s > 0 ? upload_s / saved_s / n_token : INFINITY;
+    return (double)m->slow * ((double)m->n_copy * (double)m->latency_ns +
+                              (double)m->expert_bytes * 1e9 / (double)m->link_bytes_per_s);
 }
 
-/* As many swaps as pay for themselves, whatever the cap.  Pair after pair the difference shrinks. */
-static void paid_prompt(coli__replay *r, uint32_t layer)
+static double paying_uses(const coli__replay *r, double idle_ns, uint32_t n_token)
+{
+    const coli__replay_machine *m = &r->opts.machine;
+    const double bytes = (double)m->expert_bytes;
+    const double saved_ns =
+        bytes * 1e9 / (double)m->cpu_bytes_per_s - bytes * 1e9 / (double)m->bw_bytes_per_s;
+    const double waited_ns = upload_ns(r) - (m->waits ? 0 : idle_ns);
+    if (waited_ns <= 0) return 0;
+    return saved_ns > 0 ? waited_ns / saved_ns / n_token : INFINITY;
+}
+
+static uint64_t carried(const coli__replay *r, double ns)
+{
+    const double one = upload_ns(r), n = one > 0 ? ns / one : INFINITY;
+    return r->opts.machine.waits || n > 1e9 ? UINT64_MAX : (uint64_t)n;
+}
+
+/* As many swaps as that allows, whatever the cap.  Pair after pair the difference shrinks. */
+static void cost_prompt(coli__replay *r, uint32_t layer)
 {
     const coli__plan_world world = coli__replay_world(r);
-    const uint32_t *counts = r->replan.counts + (size_t)layer * r->n_expert;
+    const uint32_t *counts = counts_of(r, layer);
     const coli__plan_ask ask = {(int32_t)layer, (int32_t)r->n_expert, counts};
     const uint32_t n = coli__plan_swaps(&world, &ask, r->keys, r->swaps, NULL);
-    const double least = paying_uses(r, ANSWER_TOKENS) * (r->first_row + r->n_row);
+    const double least = paying_uses(r, r->layer_ns, ANSWER_TOKENS) * (r->first_row + r->n_row);
+    const uint64_t most = carried(r, r->layer_ns / 2);
     uint32_t n_paid = 0;
-    while (n_paid < n &&
+    while (n_paid < n && n_paid < most &&
            counts[r->swaps[n_paid].in % r->n_expert] - counts[r->swaps[n_paid].out % r->n_expert] >=
                least)
         n_paid++;
     r->replan.cap = (int32_t)(r->replan.n_swap[layer] + n_paid);
-    replan_prompt(r, layer);
+    plan(r, layer, 0);
 }
 
 /* ---- correction while decoding -------------------------------------------------------------- */
@@ -151,24 +182,31 @@ static void replan_online_prompt(coli__replay *r, uint32_t layer)
     replan_prompt(r, layer);
 }
 
+static void online_token(coli__replay *r)
+{
+    drain(r, r->opts.drain); // nothing, without a re-plan
+    coli__replay_online_price(r, hysteresis, UINT64_MAX);
+}
+
+static void online_cost_token(coli__replay *r)
+{
+    drain(r, r->opts.drain);
+    const double idle_ns = (double)r->opts.machine.trunk_token_ns / r->n_layer;
+    const double least = paying_uses(r, idle_ns, STAY_TOKENS);
+    coli__replay_online_price(r, fmax(hysteresis, least), carried(r, r->token_ns / 4));
+}
+
 static void online_layer(coli__replay *r, uint32_t layer, const int32_t *ids)
 {
     (void)ids;
     coli__replay_online_learn(r, layer);
-    coli__replay_online_swap(r, layer, hysteresis);
+    coli__replay_online_swap(r, layer);
 }
 
-static void paid_layer(coli__replay *r, uint32_t layer, const int32_t *ids)
-{
-    (void)ids;
-    coli__replay_online_learn(r, layer);
-    coli__replay_online_swap(r, layer, paying_uses(r, STAY_TOKENS));
-}
-
-static void paid_online_prompt(coli__replay *r, uint32_t layer)
+static void online_cost_prompt(coli__replay *r, uint32_t layer)
 {
     coli__replay_online_learn(r, layer);
-    paid_prompt(r, layer);
+    cost_prompt(r, layer);
 }
 
 /* ---- slow swaps by heat -------------------------------------------------------------------- */
@@ -357,16 +395,16 @@ const coli__replay_policy coli__replay_policies[] = {
         .past = COLI__PAST_FOREIGN, .replans = true, .prompt = tail_prompt, .token = replan_token},
     {.name = "replan-prior", .knows = "the same, with heat as a prior",
         .past = COLI__PAST_FOREIGN, .replans = true, .prompt = prior_prompt, .token = replan_token},
-    {.name = "replan-paid", .knows = "the same, as many swaps as pay for themselves",
-        .past = COLI__PAST_FOREIGN, .replans = true, .prompt = paid_prompt, .token = replan_token},
+    {.name = "replan-cost", .knows = "the same, as many swaps as the machine affords",
+        .past = COLI__PAST_FOREIGN, .replans = true, .prompt = cost_prompt, .token = replan_token},
     {.name = "replan-online", .knows = "a re-plan, then corrections",
         .past = COLI__PAST_FOREIGN, .replans = true, .init = coli__replay_online_init,
-        .prompt = replan_online_prompt, .token = replan_token, .layer = online_layer},
-    {.name = "paid-online", .knows = "the same, as many swaps as pay for themselves",
+        .prompt = replan_online_prompt, .token = online_token, .layer = online_layer},
+    {.name = "online-cost", .knows = "the same, as many swaps as the machine affords",
         .past = COLI__PAST_FOREIGN, .replans = true, .init = coli__replay_online_init,
-        .prompt = paid_online_prompt, .token = replan_token, .layer = paid_layer},
+        .prompt = online_cost_prompt, .token = online_cost_token, .layer = online_layer},
     {.name = "online", .knows = "corrections without a re-plan", .past = COLI__PAST_FOREIGN,
-        .init = coli__replay_online_init, .prompt = online_prompt, .layer = online_layer},
+        .init = coli__replay_online_init, .prompt = online_prompt, .token = online_token, .layer = online_layer},
     {.name = "lru", .knows = "the prompt's set, then each miss is uploaded",
         .past = COLI__PAST_FOREIGN, .prompt = lru_prompt, .layer = lru_layer},
     {.name = "class-lru", .knows = "the same, but rarely used experts go first",

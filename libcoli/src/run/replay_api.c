@@ -7,6 +7,8 @@
 #include "api.h"
 #include "coli/coli.h"
 
+enum { MAX_COUNT = 1 << 20 }; // no trace has more rows
+
 struct coli_replay {
     coli__traces traces;
     coli__pool *pool;
@@ -132,7 +134,7 @@ static coli_status take_opts(const coli_replay_opts *o, const coli__traces *all,
         .n_slot = o->n_resident,
         .cap = (int32_t)(cap < all->n_expert ? cap : all->n_expert), // more never swap
         .drain = o->drain ? o->drain : COLI__REPLAN_PER_TICK,
-        .min_count = o->min_count,
+        .min_count = o->min_count < MAX_COUNT ? o->min_count : MAX_COUNT,
         .seed = o->seed,
         .machine = {.link_bytes_per_s = m.link_bytes_per_s,
                     .bw_bytes_per_s = m.device_bytes_per_s,
