@@ -26,6 +26,11 @@ libedit-dev     line editing in the chat
 libcmocka-dev   the tests
 '
 more='
+libvulkan-dev           the Vulkan backend
+libvulkan-volk-dev      its loader of Vulkan
+glslc                   compiles its kernels
+mesa-vulkan-drivers     lavapipe, a Vulkan device on the processor, for its tests
+vulkan-validationlayers look at how it uses Vulkan
 clang              second compiler; libFuzzer
 libclang-rt-14-dev sanitizer and libFuzzer runtimes of clang
 clang-format       the layout of the source

@@ -12,7 +12,9 @@ mkdir -p "${1-$root/build-mingw/deps}"
 folder=$(cd "${1-$root/build-mingw/deps}" && pwd)
 
 # What was built, by what, from what description: another one of these builds anew.
-state=$(cat "$0" "$root/cmake/mingw.cmake" && x86_64-w64-mingw32-gcc-posix --version)
+vulkan=(/usr/include/{vulkan,vk_video,volk.h,volk.c})
+state=$(cat "$0" "$root/cmake/mingw.cmake" && x86_64-w64-mingw32-gcc-posix --version &&
+    { ls -d "${vulkan[@]}" 2>/dev/null || true; })
 if [ "$state" = "$(cat "$folder/state" 2>/dev/null)" ]; then exit 0; fi
 rm -rf "$folder"
 mkdir -p "$folder"/{lib/pkgconfig,include,licenses,source,apt/lists/partial,apt/cache/archives/partial}
@@ -85,6 +87,11 @@ for name in jansson pcre2 utf8proc xxhash cmocka; do fetch $name; done
     library libxxhash libxxhash.a xxhash.h xxhash
     library cmocka libcmocka-static.a 'cmocka*.h' cmocka
 } >>"$log" 2>&1
+# Headers are the same for all systems: those of Vulkan and volk, where they are installed.
+if ls "${vulkan[@]}" >/dev/null 2>&1; then
+    cp -r "${vulkan[@]}" "$folder/include/"
+    cp /usr/share/doc/libvulkan-volk-dev/copyright "$folder/licenses/volk.txt"
+fi
 # What the compiler puts into every program: its own library, and that of mingw-w64.
 cp /usr/share/doc/gcc-mingw-w64-base/copyright "$folder/licenses/gcc.txt"
 cp /usr/share/doc/mingw-w64-common/copyright "$folder/licenses/mingw-w64.txt"

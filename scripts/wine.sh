@@ -11,7 +11,9 @@ wine=$(command -v wine64 /usr/lib/wine/wine64 wine | head -n 1) || true
 [ -n "$wine" ] || { echo 'wine.sh: there is no wine: scripts/deps.sh windows' >&2; exit 127; }
 if [ ! -d "$WINEPREFIX/drive_c" ]; then # takes some seconds, and says something anyway
     "$wine" wineboot --init </dev/null >"$WINEPREFIX/init.log" 2>&1 || {
+        echo "wine.sh: wineboot failed with exit code $?" >&2
         cat "$WINEPREFIX/init.log" >&2
+        rm -rf "${WINEPREFIX:?}" # the next one starts anew
         exit 1
     }
 fi

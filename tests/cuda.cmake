@@ -1,6 +1,8 @@
 # The cuda plugin, on the processor.  coli_cudaemu is built from its sources with backends/cuda/emu in place
 # of CUDA, whenever there is a C++ compiler; it is not installed.
-if(NOT CMAKE_CXX_COMPILER)
+if(NOT CMAKE_SYSTEM_NAME STREQUAL "Linux" OR NOT CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|aarch64)$")
+    return() # the emulation switches stacks in assembler
+elseif(NOT CMAKE_CXX_COMPILER)
     message(STATUS "The cuda plugin is not tested: no C++ compiler")
     return()
 elseif(COLI_SANITIZE AND NOT CMAKE_CXX_COMPILER_ID STREQUAL CMAKE_C_COMPILER_ID)
@@ -18,7 +20,7 @@ set_target_properties(backend_cudaemu PROPERTIES PREFIX "" OUTPUT_NAME coli_cuda
     VISIBILITY_INLINES_HIDDEN ON)
 target_include_directories(backend_cudaemu PRIVATE ${PROJECT_SOURCE_DIR}/libcoli/include)
 target_compile_definitions(backend_cudaemu PRIVATE COLI_BACKEND_PLUGIN COLI_VERSION="${PROJECT_VERSION}" _GNU_SOURCE)
-target_compile_options(backend_cudaemu PRIVATE -O2 -Wall -Wextra -Wshadow -Wconversion -ffp-contract=off
+target_compile_options(backend_cudaemu PRIVATE -O2 -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -ffp-contract=off
     $<$<BOOL:${COLI_WERROR}>:-Werror>)
 target_link_libraries(backend_cudaemu PRIVATE Threads::Threads)
 if(COLI_SANITIZE) # coli_flags are for C alone
@@ -34,3 +36,11 @@ foreach(name IN ITEMS cuda_prop cuda_fault)
     target_compile_definitions(${name} PRIVATE CUDAEMU="$<TARGET_FILE:backend_cudaemu>")
     target_link_libraries(${name} PRIVATE ${CMAKE_DL_LIBS})
 endforeach()
+
+# What nvcc makes of the kernels, where there is one.
+if(TARGET backend_cuda)
+    get_target_property(flags backend_cuda COLI_NVCC_FLAGS)
+    add_test(NAME unit.cuda_code COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/unit/cuda_code.sh ${cuda}
+        $<TARGET_FILE:backend_cuda> ${CMAKE_CURRENT_BINARY_DIR}/cuda_code ${COLI_NVCC} ${flags})
+    set_tests_properties(unit.cuda_code PROPERTIES LABELS unit)
+endif()

@@ -20,7 +20,10 @@ foreach(backend fake vulkan cudaemu)
     coli_device_test(device_fault fault ${backend})
 endforeach()
 
-coli_device_test(devices_test unit fake)
-target_compile_definitions(devices_test PRIVATE TEST_WRONG="${wrong_plugins}"
-    TEST_SUFFIX="${CMAKE_SHARED_MODULE_SUFFIX}")
-add_dependencies(devices_test wrong_SEQUENTIAL)
+if(TARGET wrong_SEQUENTIAL)
+    coli_device_test(devices_test unit fake)
+    target_compile_definitions(devices_test PRIVATE TEST_WRONG="${wrong_plugins}"
+        TEST_SUFFIX="${CMAKE_SHARED_MODULE_SUFFIX}")
+    add_dependencies(devices_test wrong_SEQUENTIAL)
+endif()
+coli_device_test(tier_prop prop fake)

@@ -134,6 +134,27 @@ static const app_command commands[] = {
      .min_arg = 1,
      .max_arg = 2,
      .run = cmd_backend},
+    {.name = "heat",
+     .bit = APP_HEAT,
+     .synopsis = "show [--json] FILE, merge OUT FILE..., reset FILE, or import [options] OUT FILE",
+     .summary = "Look after files of learned heat",
+     .text = "A heat file says how much each expert of a model was used so far; it belongs to that "
+             "model.\n"
+             "`show` tells what is in one, `merge` adds up files of one model, `reset` forgets all "
+             "uses, and\n"
+             "`import` makes one of a heat file of the older format, which does not say of what "
+             "model it is:\n"
+             "--model does.  What is no heat file, or one of another model, is refused and left "
+             "alone.\n",
+     .examples = "  coli heat show heat.bin\n"
+                 "  coli heat show heat.bin --json\n"
+                 "  coli heat merge all.bin monday.bin tuesday.bin\n"
+                 "  coli heat merge all.bin all.bin wednesday.bin\n"
+                 "  coli heat reset heat.bin\n"
+                 "  coli heat import heat.bin old-heat.bin --model qwen36-int4\n",
+     .min_arg = 2,
+     .max_arg = ANY_NUMBER,
+     .run = cmd_heat},
     {.name = "replay",
      .bit = APP_REPLAY,
      .synopsis = "[options] TRACES",

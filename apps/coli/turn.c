@@ -69,5 +69,6 @@ int turn_say(coli_chat *chat, app_engine *engine, const app_settings *s, const c
         return code;
     }
     app_footer(&result);
+    app_device_footer(engine);
     return explain(&result, &answer, engine, s, full_hint);
 }

@@ -1,6 +1,7 @@
 /* open_model.c - see open_model.h. */
 #include "open_model.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -155,6 +156,10 @@ static coli_status open_model(const app_settings *s, const char *dir, uint32_t w
                                   .vram_unit = s->vram.unit,
                                   .vram = s->vram.amount,
                                   .vram_trunk = s->vram_trunk,
+                                  .heat = s->heat,
+                                  .heat_readonly = s->heat_readonly,
+                                  .replan = s->replan,
+                                  .replan_max = s->replan_max,
                                   .note = tell ? tell_note : NULL,
                                   .progress = tell ? tell_progress : NULL,
                                   .user = &o};
@@ -239,9 +244,31 @@ void app_tell_lost(app_engine *engine)
     engine->n_lost_told = n_lost;
 }
 
+static double percent(uint64_t part, uint64_t other)
+{
+    return part + other ? 100.0 * (double)part / (double)(part + other) : 0;
+}
+
+void app_device_footer(const app_engine *engine)
+{
+    coli_backend_stats s = {.struct_size = sizeof s};
+    if (coli_model_get_backend_stats(engine->model, &s) != COLI_OK || s.n_device == 0) return;
+    if (s.n_hit_decode + s.n_miss_decode > 0)
+        app_note("decode VRAM hit rate: %.1f %% (%" PRIu64 " hits, %" PRIu64
+                 " misses after the prefill)",
+                 percent(s.n_hit_decode, s.n_miss_decode), s.n_hit_decode, s.n_miss_decode);
+    app_note("VRAM hit rate: %.1f %% | swaps %" PRIu64 " (%" PRIu64 " in place)",
+             percent(s.n_row_device, s.n_row_host), s.n_swap, s.n_swap_in_place);
+    if (s.n_replan_planned > 0)
+        app_note("replan: %" PRIu64 " swaps planned, %" PRIu64 " done, %" PRIu64 " still pending",
+                 s.n_replan_planned, s.n_replan_done, s.n_replan_pending);
+}
+
 void app_close(app_engine *engine)
 {
     app_tell_lost(engine);
+    if (engine->model && coli_model_save_heat(engine->model) != COLI_OK)
+        app_error("the heat file was not written: %s", coli_error_message());
     app_interrupt_session(NULL);
     coli_session_destroy(engine->session);
     coli_model_close(engine->model);

@@ -30,6 +30,9 @@ enum {
 int app_open(const app_settings *s, uint32_t what, app_engine *out);
 void app_close(app_engine *engine);
 
+/* On stderr, with devices: how many of the experts' rows they computed, and what was exchanged. */
+void app_device_footer(const app_engine *engine);
+
 /* A line on stderr for every device that was given up since this was last called.  app_close does it,
  * too. */
 void app_tell_lost(app_engine *engine);

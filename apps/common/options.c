@@ -168,9 +168,9 @@ static bool take_value(const app_option *o, const char *text, app_settings *s)
     uint64_t whole;
     double number;
     switch (o->kind) {
-    case APP_FLAG:
-        *(bool *)field = true;
-        return true;
+    case APP_FLAG: // of a variable: 0 or 1
+        *(bool *)field = !text || strcmp(text, "0") != 0;
+        return !text || !*text || strcmp(text, "0") == 0 || strcmp(text, "1") == 0;
     case APP_TEXT:
         *(const char **)field = text;
         return *text || strcmp(o->arg, "TEXT") == 0; // no path and no format is empty

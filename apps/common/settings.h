@@ -22,7 +22,8 @@ enum {
     APP_SYNTH = 1 << 9,
     APP_BENCH = 1 << 10,
     APP_BACKEND = 1 << 11,
-    APP_REPLAY = 1 << 12
+    APP_HEAT = 1 << 12,
+    APP_REPLAY = 1 << 13
 };
 
 typedef enum app_option_id {
@@ -39,6 +40,10 @@ typedef enum app_option_id {
     APP_OPT_DEVICES,
     APP_OPT_VRAM,
     APP_OPT_VRAM_TRUNK,
+    APP_OPT_HEAT,
+    APP_OPT_HEAT_READONLY,
+    APP_OPT_REPLAN,
+    APP_OPT_REPLAN_MAX,
     APP_OPT_DEVICE,
     APP_OPT_ONLY,
     /* what is said */
@@ -127,6 +132,9 @@ typedef struct app_settings {
     const char *backend, *backend_path, *backend_options, *devices;
     app_vram vram;
     bool vram_trunk;
+    const char *heat;
+    bool heat_readonly, replan;
+    uint32_t replan_max;
     uint32_t device;
     const char *only;
     const char *system;

@@ -295,6 +295,7 @@ static int run(const app_settings *s)
     if (code != APP_OK) return code;
     app_banner(&engine);
     code = s->ppl ? measure_perplexity(s, &engine) : measure_ids(s, &engine);
+    app_device_footer(&engine);
     app_close(&engine);
     return code;
 }

@@ -58,6 +58,7 @@ typedef struct coli__cuda_copies {
     cudaEvent_t begin[COLI__CUDA_N_FENCE], end[COLI__CUDA_N_FENCE];
     uint64_t progress_ns; /* when a fence was last seen to be done, or issued behind none */
     coli__cuda_pinned *pinned;
+    coli_bk_tensor *tensors; /* what is left of them goes with close */
 } coli__cuda_copies;
 
 /* Memory for one piece of work at a time, on both sides; it grows and stays. */
@@ -97,6 +98,7 @@ struct coli_bk_device {
 
 struct coli_bk_tensor {
     coli_bk_device *dev;
+    coli_bk_tensor *next, **link; /* link: what points to this one */
     coli__cuda_extent *extent;
     uint32_t n_matrix;
     uint64_t n_bytes;

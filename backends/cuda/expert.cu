@@ -10,13 +10,11 @@ enum { N_THREAD = 256, WARP = 32 };
  * is coli_quantise_group, with the largest magnitude found by a butterfly. */
 static __global__ void __launch_bounds__(N_THREAD) activate(coli__cuda_activation a)
 {
-    __shared__ unsigned is_out;
-    if (threadIdx.x == 0) is_out = 0;
-    __syncthreads();
-
+    __shared__ uint8_t warp_is_out[N_THREAD / WARP];
     const uint64_t row = blockIdx.x;
     const float *const gate = a.gate + row * a.n_column, *const up = a.up + row * a.n_column;
     const uint32_t lane = threadIdx.x % WARP, n_each = a.group / WARP; // 1 or 2
+    bool is_out = false;
     for (uint32_t g = threadIdx.x / WARP; g < a.n_group; g += N_THREAD / WARP) {
         float h[2] = {0.0f, 0.0f};
         uint32_t amax = 0;
@@ -31,10 +29,10 @@ static __global__ void __launch_bounds__(N_THREAD) activate(coli__cuda_activatio
             amax = magnitude > amax ? magnitude : amax;
         }
         const bool is_in = amax < 0x53800000u; // 2^40
-        if (!is_in) is_out = 1;
+        is_out |= !is_in;
 
         float d = 0.0f, recip = 0.0f;
-        if (is_in && amax >= 0x21800000u) { // 2^-60
+        if (is_in && amax >= 0x23800000u) { // 2^-56
             d = __fmul_rn(coli_from_bits(amax), 1.0f / 127.0f);
             recip = coli_recip(d);
         }
@@ -48,8 +46,13 @@ static __global__ void __launch_bounds__(N_THREAD) activate(coli__cuda_activatio
         }
         if (lane == 0) a.d[row * a.n_group + g] = d;
     }
+    if (lane == 0) warp_is_out[threadIdx.x / WARP] = is_out;
     __syncthreads();
-    if (threadIdx.x == 0) a.flag[row] = static_cast<uint8_t>(is_out);
+    if (threadIdx.x == 0) {
+        uint8_t flag = 0;
+        for (uint32_t w = 0; w < N_THREAD / WARP; w++) flag |= warp_is_out[w];
+        a.flag[row] = flag;
+    }
 }
 
 cudaError_t coli__cuda_activate(const coli__cuda_activation *a, cudaStream_t stream)

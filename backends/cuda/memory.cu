@@ -194,9 +194,10 @@ void coli__cuda_pinned_give(coli_bk_device *dev, uint8_t *memory)
 {
     if (!memory) return;
     // CUDA waits for the device before it lets go of the pages: so see first that it comes to rest.
-    if (coli__cuda_settle(dev, dev->copies.stream, COLI_BK_OK) == COLI_BK_OK &&
-        coli__cuda_settle(dev, dev->work.stream, COLI_BK_OK) == COLI_BK_OK)
-        cudaFreeHost(memory);
+    const cudaStream_t streams[] = {dev->copies.stream, dev->work.stream};
+    for (const cudaStream_t stream : streams)
+        if (stream && coli__cuda_settle(dev, stream, COLI_BK_OK) != COLI_BK_OK) return;
+    cudaFreeHost(memory);
 }
 
 void *coli_backend_host_alloc(coli_bk_device *dev, uint64_t n_bytes)
@@ -269,6 +270,7 @@ coli_bk_status coli__cuda_copies_init(coli_bk_device *dev)
 void coli__cuda_copies_finish(coli_bk_device *dev)
 {
     coli__cuda_copies *const c = &dev->copies;
+    while (c->tensors) coli_backend_tensor_free(dev, c->tensors);
     while (c->pinned) free_first_pinned(dev, &c->pinned);
     if (dev->is_lost) return;
     for (uint32_t i = 0; i < COLI__CUDA_N_FENCE; i++) {
@@ -472,8 +474,26 @@ bool coli__cuda_same_shape(const coli_bk_matrix *a, const coli_bk_matrix *b, uin
     return true;
 }
 
+static coli_bk_tensor *new_tensor(coli_bk_device *dev, const coli_bk_source *s)
+{
+    coli_bk_tensor *const t =
+        static_cast<coli_bk_tensor *>(coli__cuda_host_alloc(dev->host, sizeof(coli_bk_tensor)));
+    if (!t) return nullptr;
+    t->dev = dev;
+    t->n_matrix = s->n_matrix;
+    t->n_bytes = s->n_bytes;
+    memcpy(t->matrix, s->matrix, sizeof t->matrix);
+    t->link = &dev->copies.tensors;
+    t->next = *t->link;
+    if (t->next) t->next->link = &t->next;
+    *t->link = t;
+    return t;
+}
+
 static void delete_tensor(coli_bk_device *dev, coli_bk_tensor *t)
 {
+    if (t->next) t->next->link = t->link;
+    *t->link = t->next;
     coli__cuda_arena_give(dev, t->extent);
     dev->host->free(dev->host->ctx, t);
 }
@@ -486,13 +506,8 @@ coli_bk_status coli_backend_tensor_upload(coli_bk_device *dev, const coli_bk_sou
     if (!out) return bad_source(dev, COLI_BK_INVALID, "out is NULL");
     coli_bk_source s;
     COLI__CUDA_TRY(take_source(dev, source, &s));
-    coli_bk_tensor *const t =
-        static_cast<coli_bk_tensor *>(coli__cuda_host_alloc(dev->host, sizeof(coli_bk_tensor)));
+    coli_bk_tensor *const t = new_tensor(dev, &s);
     if (!t) return coli__cuda_fail(dev->host, COLI_BK_NOMEM, CUDA_NAME ": no memory on the host");
-    t->dev = dev;
-    t->n_matrix = s.n_matrix;
-    t->n_bytes = s.n_bytes;
-    memcpy(t->matrix, s.matrix, sizeof t->matrix);
     coli_bk_status status = coli__cuda_arena_take(dev, s.n_bytes, &t->extent);
     if (status == COLI_BK_OK) status = copy_now(dev, t, &s);
     if (status != COLI_BK_OK) {

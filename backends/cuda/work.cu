@@ -87,6 +87,7 @@ void coli__cuda_work_finish(coli_bk_device *dev)
     space_finish(dev, &w->group);
     space_finish(dev, &w->product);
     if (w->stream && !dev->is_lost) cudaStreamDestroy(w->stream);
+    w->stream = nullptr; // pages that are given back later need not wait for it
 }
 
 /* ---- tiles ----------------------------------------------------------------------------------- */

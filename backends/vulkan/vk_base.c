@@ -100,7 +100,7 @@ uint64_t vk_clock_ns(const coli_bk_host *host)
     return host->clock_ns ? host->clock_ns(host->ctx) : 0;
 }
 
-/* ---- options --------------------------------------------------------------------------------- */
+/* ---- options -------------------------------------------------------------------------------- */
 
 /* A number with an optional KiB, MiB or GiB, up to `end`.  False when it is anything else. */
 static bool parse_number(const char *text, const char *end, uint64_t *out)

@@ -1,7 +1,8 @@
 /* vk_base.h - what all files of the Vulkan backend share: the host's services, errors, options.
  *
- * Names: Vulkan's own are vkCamel and VkCamel, this backend's are vk_snake.  A function that returns
- * coli_bk_status has called host->fail when it returns a failure (BUSY and EMPTY are none). */
+ * Names: Vulkan's own are vkCamel and VkCamel, this backend's are vk_snake.  A function that
+ * returns coli_bk_status has called host->fail when it returns a failure (BUSY and EMPTY are
+ * none). */
 #ifndef COLI_VK_BASE_H
 #define COLI_VK_BASE_H
 
@@ -43,7 +44,7 @@ uint64_t vk_clock_ns(const coli_bk_host *host); // 0 when the host has no clock
 /* What the user asked for; see docs/backends/vulkan.md. */
 typedef struct vk_options {
     uint64_t buffer_bytes;  // largest buffer; 0: as the device says
-    uint64_t memory_bytes;  // use no more device memory than this; 0: as the device says
+    uint64_t memory_bytes;  // for tensors; 0: as much as there is
     uint64_t staging_bytes; // of each of the two rings
     uint64_t work_bytes;    // of the work buffer
     uint32_t subgroup;      // size of subgroups; 0: the driver's choice

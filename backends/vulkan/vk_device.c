@@ -1,7 +1,7 @@
 /* vk_device.c - see vk_device.h.
  *
- * Two streams, because the host calls from two threads: `work` computes, `copy` brings weights.  They
- * meet in few places, each with its lock:
+ * Two streams, because the host calls from two threads: `work` computes, `copy` brings weights.
+ * They meet in few places, each with its lock:
  *
  *     queue->lock     a submission, where both streams have the same queue
  *     memory_lock     the arena and the books of memory
@@ -10,13 +10,13 @@
  *
  * No lock is held while another is taken, nor across a wait for the device.
  *
- * What one stream wrote is seen by the other: a submission waits for the other stream's timeline at the
- * value that this host has seen reached.  That costs nothing, since it is reached; but it is what
- * makes the memory visible.
+ * What one stream wrote is seen by the other: a submission waits for the other stream's timeline at
+ * the value that this host has seen reached.  That costs nothing, since it is reached; but it is
+ * what makes the memory visible.
  *
- * Lost.  A wait that outlasts its limit, or VK_ERROR_DEVICE_LOST, sets is_lost; from then on every call
- * fails at once.  Closing such a device waits a last time.  When that fails too, the device may
- * still use what we own, so nothing is destroyed: a leak is better than a crash. */
+ * Lost.  A wait that outlasts its limit, or VK_ERROR_DEVICE_LOST, sets is_lost; from then on every
+ * call fails at once.  Closing such a device waits a last time.  When that fails too, the device
+ * may still use what we own, so nothing is destroyed: a leak is better than a crash. */
 #include "vk_device.h"
 
 #include <inttypes.h>
@@ -40,7 +40,7 @@ coli_bk_status vk_device_check(coli_bk_device *dev)
                    dev->about.name);
 }
 
-/* ---- streams ---------------------------------------------------------------------------------- */
+/* ---- streams -------------------------------------------------------------------------------- */
 
 static coli_bk_status stream_init(coli_bk_device *dev, vk_stream *s, vk_queue *queue,
                                   const char *what)
@@ -192,7 +192,7 @@ void vk_barrier(coli_bk_device *dev, const vk_stream *s, VkCommandBuffer command
     dev->vk.vkCmdPipelineBarrier(commands, stages, stages, 0, 1, &barrier, 0, NULL, 0, NULL);
 }
 
-/* ---- opening ---------------------------------------------------------------------------------- */
+/* ---- opening -------------------------------------------------------------------------------- */
 
 static coli_bk_status choose_device(coli_bk_device *dev, uint32_t index)
 {
@@ -225,10 +225,7 @@ static coli_bk_status check_options(coli_bk_device *dev)
         return vk_fail(&dev->host, COLI_BK_UNSUPPORTED,
                        "vulkan: subgroup=%u: %s offers powers of two from %u to %u", o->subgroup,
                        c->name, c->min_subgroup, c->max_subgroup);
-    dev->max_tensor_bytes = c->max_buffer_bytes & ~(uint64_t)(VK_SLICE_ALIGN - 1);
-    if (o->buffer_bytes)
-        dev->max_tensor_bytes =
-            vk_min(dev->max_tensor_bytes, o->buffer_bytes & ~(uint64_t)(VK_SLICE_ALIGN - 1));
+    dev->max_tensor_bytes = vk_options_buffer(o, c);
     return COLI_BK_OK;
 }
 

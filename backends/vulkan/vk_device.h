@@ -19,9 +19,9 @@ typedef struct vk_queue {
 
 /* A stream is a row of submissions to one queue, numbered 1, 2, ... by its timeline semaphore.
  *
- * A submission stands in a slot: a command buffer and a part of the stream's staging ring.  A slot is used
- * again when its last submission is done; so the host runs at most VK_N_SLOT submissions ahead, and
- * what a slot owns needs no other bookkeeping. */
+ * A submission stands in a slot: a command buffer and a part of the stream's staging ring.  A slot
+ * is used again when its last submission is done; so the host runs at most VK_N_SLOT submissions
+ * ahead, and what a slot owns needs no other bookkeeping. */
 enum { VK_N_SLOT = 4, VK_N_SET = 4, VK_N_STAMP = 4 };
 
 typedef struct vk_slot {
@@ -45,19 +45,20 @@ typedef struct vk_stream {
     _Atomic uint64_t done; // a submission that was seen done, and so are those before it
 } vk_stream;
 
-/* Take the next slot and begin its commands; waits until it is free.  Until it is submitted, the same
- * slot is taken again by the next call. */
+/* Take the next slot and begin its commands; waits until it is free.  Until it is submitted, the
+ * same slot is taken again by the next call. */
 coli_bk_status vk_stream_begin(coli_bk_device *dev, vk_stream *stream, vk_slot **out);
 /* End the commands and hand them to the queue.  They run after everything that was seen done of
  * the other stream, and see its effects. */
 coli_bk_status vk_stream_submit(coli_bk_device *dev, vk_stream *stream, vk_slot *slot);
-/* Wait for submission `value`: OK, LOST, or BUSY when the time is over (nothing is reported then). */
+/* Wait for submission `value`: OK, LOST, or BUSY when the time is over (nothing is reported
+ * then). */
 coli_bk_status vk_stream_wait(coli_bk_device *dev, vk_stream *stream, uint64_t value,
                               uint64_t limit_ns);
 /* The same with the host's limit, where BUSY becomes LOST. */
 coli_bk_status vk_stream_finish(coli_bk_device *dev, vk_stream *stream, uint64_t value);
-/* After a failure, of which nothing may stay under way: wait for all submissions and report nothing.
- * False when they do not end: the device is lost then. */
+/* After a failure, of which nothing may stay under way: wait for all submissions and report
+ * nothing.  False when they do not end: the device is lost then. */
 bool vk_stream_drain(coli_bk_device *dev, vk_stream *stream);
 
 /* All that the device did so far is seen by what it does next. */

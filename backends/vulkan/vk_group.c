@@ -1,6 +1,7 @@
 /* vk_group.c - see vk_group.h.
  *
- * A round takes a run of pairs (expert, row), in order: whole experts, and parts of one at its ends:
+ * A round takes a run of pairs (expert, row), in order: whole experts, and parts of one at its
+ * ends:
  *
  *     gate, up      products of the staged rows        one or two dispatches per shape and window
  *     --- barrier
@@ -12,8 +13,8 @@
  *
  * Activation rows are staged once per round, however many experts take them.
  *
- * Joins.  Where one round takes the whole group, the rows are joined on the device and only the joined
- * ones come back.  Else all come back, and take joins them here, with the same operations.
+ * Joins.  Where one round takes the whole group, the rows are joined on the device and only the
+ * joined ones come back.  Else all come back, and take joins them here, with the same operations.
  *
  *     take --issue--> pending --take--> result, valid until the next issue */
 #include "vk_group.h"
@@ -93,7 +94,7 @@ static coli_bk_status table_need(coli_bk_device *dev, table *t, uint64_t n_bytes
     return COLI_BK_OK;
 }
 
-/* ---- sizes ------------------------------------------------------------------------------------ */
+/* ---- sizes ---------------------------------------------------------------------------------- */
 
 /* Scratch of a pair: products of gate and up, the hidden row, the result. */
 static uint64_t pair_scratch(const coli_bk_matrix m[3])
@@ -110,7 +111,7 @@ coli_bk_status vk_group_check_shape(coli_bk_device *dev, const coli_bk_matrix m[
                            pair_scratch(m));
 }
 
-/* ---- what a round takes ----------------------------------------------------------------------- */
+/* ---- what a round takes --------------------------------------------------------------------- */
 
 /* Where a group stands: the next pair is row `row` of expert `expert`. */
 typedef struct cursor {
@@ -141,8 +142,8 @@ typedef struct part {
     tile_list tiles[VK_N_SHAPE][VK_N_SET];
 } part;
 
-/* How many pairs, from p->begin on, the round can take: at least one.  Numbers the weight buffers and
- * the activation rows. */
+/* How many pairs, from p->begin on, the round can take: at least one.  Numbers the weight buffers
+ * and the activation rows. */
 static void plan(vk_group *g, part *p)
 {
     const coli_bk_group *group = p->group;
@@ -194,7 +195,7 @@ static bool next_run(const part *p, cursor *c, run *out)
     return true;
 }
 
-/* ---- staging ---------------------------------------------------------------------------------- */
+/* ---- staging -------------------------------------------------------------------------------- */
 
 /* The numbers of the activation rows, and the rows themselves. */
 static void stage_rows(const vk_group *g, const part *p, uint32_t x_ld)
@@ -249,7 +250,7 @@ static void stage(const vk_group *g, part *p)
     p->result_at = vk_round_scratch(r, (uint64_t)p->n_pair * p->m[2].n_out);
 }
 
-/* ---- kernels ---------------------------------------------------------------------------------- */
+/* ---- kernels -------------------------------------------------------------------------------- */
 
 /* Products of all runs with their matrices first .. first+n_matrix-1. */
 static void add_products(coli_bk_device *dev, const part *p, uint32_t first, uint32_t n_matrix,
@@ -317,7 +318,7 @@ static void add_kernels(coli_bk_device *dev, const part *p)
     add_products(dev, p, 2, 1, down, true);
 }
 
-/* ---- joins ------------------------------------------------------------------------------------ */
+/* ---- joins ---------------------------------------------------------------------------------- */
 
 /* Keep what the joins say: their tables are the host's, and free again when issue returns. */
 static coli_bk_status keep_joins(coli_bk_device *dev, const coli_bk_group *group)
@@ -408,7 +409,7 @@ static void set_flags(vk_group *g)
     }
 }
 
-/* ---- issue and take --------------------------------------------------------------------------- */
+/* ---- issue and take ------------------------------------------------------------------------- */
 
 bool vk_group_is_pending(const coli_bk_device *dev)
 {

@@ -4,18 +4,20 @@
  * touches those is done under one lock; after that each instance and device has its own functions.
  *
  * A device is listed even when it cannot be used: then `unusable` says why.  What makes a device
- * usable is little: Vulkan 1.2, a compute queue, ten storage buffers of which eight are chosen by an
- * index, and float arithmetic that can be told to round to nearest even and to keep the sign of zero.
- * Without the last, results could differ from the processor's, and nobody would notice. */
+ * usable is little: Vulkan 1.2, a compute queue, ten storage buffers of which eight are chosen by
+ * an index, and float arithmetic that can be told to round to nearest even and to keep the sign of
+ * zero.  Without the last, results could differ from the processor's, and nobody would notice. */
 #include "vk_instance.h"
 
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "vk_memory.h"
+
 static pthread_mutex_t volk_lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* ---- the instance ----------------------------------------------------------------------------- */
+/* ---- the instance --------------------------------------------------------------------------- */
 
 static const char validation_layer[] = "VK_LAYER_KHRONOS_validation";
 
@@ -53,8 +55,9 @@ static coli_bk_status add_messenger(vk_instance *in)
     return r ? vk_fail_result(in->host, r, "vkCreateDebugUtilsMessengerEXT") : COLI_BK_OK;
 }
 
-/* With validate=2: that commands which use the same memory are ordered.  The layer takes a binding as a
- * whole, so it suspects independent dispatches of one round that write different parts of a buffer. */
+/* With validate=2: that commands which use the same memory are ordered.  The layer takes a binding
+ * as a whole, so it suspects independent dispatches of one round that write different parts of a
+ * buffer. */
 static const VkValidationFeatureEnableEXT enabled_checks[] = {
     VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT,
 };
@@ -145,7 +148,7 @@ VkResult vk_instance_create_device(vk_instance *in, VkPhysicalDevice physical,
     return VK_SUCCESS;
 }
 
-/* ---- its devices ------------------------------------------------------------------------------ */
+/* ---- its devices ---------------------------------------------------------------------------- */
 
 static uint32_t kind_of(VkPhysicalDeviceType type)
 {
@@ -186,6 +189,8 @@ static bool choose_queues(const vk_instance *in, vk_candidate *c)
     uint32_t n = MAX_FAMILY;
     in->vkGetPhysicalDeviceQueueFamilyProperties(c->handle, &n, families);
     c->compute_family = c->copy_family = n;
+    const VkQueueFlags copies_only = VK_QUEUE_TRANSFER_BIT | VK_QUEUE_SPARSE_BINDING_BIT |
+                                     VK_QUEUE_PROTECTED_BIT; // and no video
     bool is_pure = false;
     for (uint32_t i = 0; i < n; i++) {
         const VkQueueFlags flags = families[i].queueFlags;
@@ -193,7 +198,7 @@ static bool choose_queues(const vk_instance *in, vk_candidate *c)
             const bool pure = !(flags & VK_QUEUE_GRAPHICS_BIT);
             if (c->compute_family == n || (pure && !is_pure)) c->compute_family = i;
             is_pure = is_pure || pure;
-        } else if ((flags & VK_QUEUE_TRANSFER_BIT) && !(flags & VK_QUEUE_GRAPHICS_BIT) &&
+        } else if ((flags & VK_QUEUE_TRANSFER_BIT) && !(flags & ~copies_only) &&
                    c->copy_family == n) {
             c->copy_family = i;
         }
@@ -314,6 +319,19 @@ static coli_bk_status examine(const vk_instance *in, vk_candidate *c)
     c->ns_per_tick = limits->timestampPeriod;
     if (reason) snprintf(c->unusable, sizeof c->unusable, "%s", reason);
     return COLI_BK_OK;
+}
+
+uint64_t vk_options_memory(const vk_options *options, const vk_candidate *c)
+{
+    return options->memory_bytes ? vk_min(options->memory_bytes, c->heap_bytes) : c->heap_bytes;
+}
+
+uint64_t vk_options_buffer(const vk_options *options, const vk_candidate *c)
+{
+    const uint64_t n_bytes = options->buffer_bytes
+                                 ? vk_min(options->buffer_bytes, c->max_buffer_bytes)
+                                 : c->max_buffer_bytes;
+    return n_bytes & ~(uint64_t)(VK_SLICE_ALIGN - 1);
 }
 
 static coli_bk_status describe(const vk_instance *in, VkPhysicalDevice handle, vk_candidate *c)

@@ -26,8 +26,8 @@ typedef struct vk_instance {
     VkDebugUtilsMessengerEXT messenger;
 } vk_instance;
 
-/* With `validate` (the option), every message of the validation layer becomes a warning of the host's log.
- * *is_absent: VK_ABSENT (no failure is reported for that). */
+/* With `validate` (the option), every message of the validation layer becomes a warning of the
+ * host's log.  *is_absent: VK_ABSENT (no failure is reported for that). */
 #define VK_ABSENT "there is no Vulkan library on this machine, or no driver for it"
 coli_bk_status vk_instance_open(const coli_bk_host *host, uint32_t validate, bool *is_absent,
                                 vk_instance *out);
@@ -58,11 +58,16 @@ typedef struct vk_candidate {
     uint32_t copy_queue; // of copy_family
 } vk_candidate;
 
-/* Whether joins are computed on the device: it could flush denormals, which a weighted row may be. */
+/* Whether joins are computed on the device: it could flush denormals, which a weighted row may
+ * be. */
 static inline bool vk_options_join(const vk_options *options, const vk_candidate *c)
 {
     return options->join == 1 || (options->join == 2 && c->has_denorm_preserve);
 }
+
+/* Memory for tensors; the largest buffer, a multiple of VK_SLICE_ALIGN. */
+uint64_t vk_options_memory(const vk_options *options, const vk_candidate *c);
+uint64_t vk_options_buffer(const vk_options *options, const vk_candidate *c);
 
 /* Discrete before integrated before CPU devices, each kind in Vulkan's order.  vk_free(*out). */
 coli_bk_status vk_instance_devices(const vk_instance *instance, vk_candidate **out, uint32_t *n);

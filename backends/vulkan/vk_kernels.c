@@ -1,9 +1,9 @@
 /* vk_kernels.c - see vk_kernels.h.
  *
- * A kernel exists in variants of SPIR-V, for what a device can do (vk_shaders.h is made by the build),
- * and each module in variants of specialisation constants: the weight format, and how the lanes are
- * used.  A pipeline is made when the first tensor that needs it is uploaded, because making it can take
- * longer than a token. */
+ * A kernel exists in variants of SPIR-V, for what a device can do (vk_shaders.h is made by the
+ * build), and each module in variants of specialisation constants: the weight format, and how the
+ * lanes are used.  A pipeline is made when the first tensor that needs it is uploaded, because
+ * making it can take longer than a token. */
 #include "vk_kernels.h"
 
 #include <string.h>
@@ -31,7 +31,8 @@ uint32_t vk_split_log2(vk_shape shape, uint32_t n_group)
     return log2;
 }
 
-/* Levels of a lane's tree: for rows of up to 64 groups a split, and for as long as there are any. */
+/* Levels of a lane's tree: for rows of up to 64 groups a split, and for as long as there are
+ * any. */
 static const uint32_t n_level_of[2] = {7, 28};
 
 static bool is_long(vk_shape shape, uint32_t n_group)
@@ -39,7 +40,7 @@ static bool is_long(vk_shape shape, uint32_t n_group)
     return vk_split_log2(shape, n_group) >= n_level_of[0];
 }
 
-/* ---- layouts and modules ---------------------------------------------------------------------- */
+/* ---- layouts and modules -------------------------------------------------------------------- */
 
 static coli_bk_status create_layouts(coli_bk_device *dev)
 {
@@ -127,7 +128,7 @@ void vk_kernels_finish(coli_bk_device *dev)
     dev->vk.vkDestroyDescriptorSetLayout(dev->handle, k->set_layout, NULL);
 }
 
-/* ---- pipelines -------------------------------------------------------------------------------- */
+/* ---- pipelines ------------------------------------------------------------------------------ */
 
 /* constants[i] is constant_id i of the kernel, as far as it has one. */
 static coli_bk_status create_pipeline(coli_bk_device *dev, VkShaderModule module,

@@ -1,4 +1,5 @@
-/* vk_kernels.h - the compute kernels: their constants, and a pipeline for each of their variants. */
+/* vk_kernels.h - the compute kernels: their constants, and a pipeline for each of their
+ * variants. */
 #ifndef COLI_VK_KERNELS_H
 #define COLI_VK_KERNELS_H
 
@@ -19,7 +20,8 @@ vk_shape vk_shape_for(uint32_t n_row); // of one expert or matrix
 /* Every split takes 2^this groups. */
 uint32_t vk_split_log2(vk_shape shape, uint32_t n_group);
 
-/* The push constants of product.comp, hidden.comp and join.comp, in their order; positions in words. */
+/* The push constants of product.comp, hidden.comp and join.comp, in their order; positions in
+ * words. */
 enum { VK_NONE = 0xFFFFFFFF };
 
 typedef struct vk_product_args {
@@ -51,8 +53,8 @@ typedef struct vk_kernels {
     VkPipelineLayout layout;
     VkShaderModule product_module, hidden_module, join_module;
 
-    /* Made under `lock` when a tensor that needs them is uploaded.  An entry does not change any more
-     * once the work sequence may use it, so that one reads without the lock. */
+    /* Made under `lock` when a tensor that needs them is uploaded.  An entry does not change any
+     * more once the work sequence may use it, so that one reads without the lock. */
     pthread_mutex_t lock;
     VkPipeline product[COLI_BK_N_FORMAT][VK_N_SHAPE][2]; // [1]: for very long rows
     VkPipeline hidden[2];                                // groups of 32, of 64

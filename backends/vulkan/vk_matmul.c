@@ -1,8 +1,8 @@
 /* vk_matmul.c - see vk_matmul.h.
  *
- * The products of a batch do not depend on each other: a round takes as many rows of as many of them
- * as fit, each with one dispatch, and no barrier between.  A group may be under way at the same time:
- * the queue runs the rounds one after another, and the readback memory is another. */
+ * The products of a batch do not depend on each other: a round takes as many rows of as many of
+ * them as fit, each with one dispatch, and no barrier between.  A group may be under way at the
+ * same time: the queue runs the rounds one after another, and the readback memory is another. */
 #include "vk_matmul.h"
 
 #include <string.h>
@@ -20,8 +20,8 @@ coli_bk_status vk_matmul_check_shape(coli_bk_device *dev, const coli_bk_matrix *
     return vk_rounds_check(dev, m, VK_MATRIX_WORDS + row_staged(m), m->n_out);
 }
 
-/* As many rows of `a`, from `first` on, as the round still takes; their results go to byte `to` of the
- * readback buffer.  0 when the round is full. */
+/* As many rows of `a`, from `first` on, as the round still takes; their results go to byte `to` of
+ * the readback buffer.  0 when the round is full. */
 static uint32_t add_rows(coli_bk_device *dev, vk_round *r, const coli_bk_matmul *a, uint32_t first,
                          uint64_t to)
 {

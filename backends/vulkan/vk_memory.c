@@ -1,17 +1,19 @@
 /* vk_memory.c - see vk_memory.h.
  *
  * The arena.  One allocation per tensor would cost a rounding each, and drivers limit their number;
- * so tensors are cut out of chunks of 256 MiB, or as large as a larger tensor needs, but never larger
- * than the device lets a kernel see (max_tensor_bytes).  The first gap that is large enough is taken:
+ * so tensors are cut out of chunks of 256 MiB, or as large as a larger tensor needs, but never
+ * larger than the device lets a kernel see (max_tensor_bytes).  The first gap that is large enough
+ * is taken:
  *
  *     chunk   [a][b]....[c][d]........        b freed:  [a]........[c][d]........
  *                   gap       gap
  *
- * Experts of a model are equal in size, so a freed one leaves a gap that fits the next.  Slices hang
- * in a list inside the tensors themselves: freeing allocates nothing and cannot fail.
+ * Experts of a model are equal in size, so a freed one leaves a gap that fits the next.  Slices
+ * hang in a list inside the tensors themselves: freeing allocates nothing and cannot fail.
  *
- * A chunk that became empty goes back to the driver when another is empty already: a host that frees
- * and uploads in turn does not pay for a new chunk each time.
+ * A chunk that became empty goes back to the driver when another is empty already, or when a tensor
+ * does not fit it and there is no other room: a host that frees and uploads in turn does not pay
+ * for a new chunk each time.
  *
  * Memory is never taken beyond what the driver says is free: many drivers would not refuse, but put
  * the buffer where the device reaches it through the bus only. */
@@ -22,13 +24,20 @@
 
 enum { CHUNK_BYTES = 256 << 20 };
 
-/* ---- buffers ---------------------------------------------------------------------------------- */
+/* ---- buffers -------------------------------------------------------------------------------- */
 
-/* A memory type for this use.  Wishes are dropped one after another: host memory that is cached (for
- * reading) and not the device's own; device memory in the heap that is accounted for. */
+/* Memory that the host sees. */
+static bool is_host_use(vk_use use)
+{
+    return use != VK_USE_WEIGHTS && use != VK_USE_WORK;
+}
+
+/* A memory type for this use.  Wishes are dropped one after another: host memory that is cached,
+ * where the host reads, and not the device's own; device memory in the heap that is accounted
+ * for. */
 static uint32_t memory_type(const coli_bk_device *dev, uint32_t allowed, vk_use use)
 {
-    const bool is_host = use == VK_USE_STAGING || use == VK_USE_READBACK;
+    const bool is_host = is_host_use(use), is_read = use == VK_USE_READBACK || use == VK_USE_PINNED;
     const VkMemoryPropertyFlags device = VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT,
                                 cached = VK_MEMORY_PROPERTY_HOST_CACHED_BIT,
                                 mapped = VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT |
@@ -39,7 +48,7 @@ static uint32_t memory_type(const coli_bk_device *dev, uint32_t allowed, vk_use 
             const VkMemoryPropertyFlags has = type->propertyFlags;
             if (!(allowed >> i & 1u)) continue;
             if (is_host ? (has & mapped) != mapped : !(has & device)) continue;
-            if (n_wish > 0 && use == VK_USE_READBACK && !(has & cached)) continue;
+            if (n_wish > 0 && is_read && !(has & cached)) continue;
             if (n_wish > 1 && is_host && (has & device)) continue;
             if (n_wish > 0 && !is_host && type->heapIndex != dev->about.heap) continue;
             return i;
@@ -63,7 +72,7 @@ static VkResult bind_memory(coli_bk_device *dev, vk_use use, vk_buffer *b)
         b->heap_bytes = need.size;
     atomic_fetch_add(&dev->heap_bytes, b->heap_bytes);
     r = dev->vk.vkBindBufferMemory(dev->handle, b->handle, b->memory, 0);
-    if (!r && (use == VK_USE_STAGING || use == VK_USE_READBACK))
+    if (!r && is_host_use(use))
         r = dev->vk.vkMapMemory(dev->handle, b->memory, 0, VK_WHOLE_SIZE, 0, &b->map);
     return r;
 }
@@ -76,6 +85,7 @@ static VkResult create_buffer(coli_bk_device *dev, uint64_t n_bytes, vk_use use,
                         VK_BUFFER_USAGE_TRANSFER_SRC_BIT,
         [VK_USE_STAGING] = VK_BUFFER_USAGE_TRANSFER_SRC_BIT,
         [VK_USE_READBACK] = VK_BUFFER_USAGE_TRANSFER_DST_BIT,
+        [VK_USE_PINNED] = VK_BUFFER_USAGE_TRANSFER_SRC_BIT,
     };
     const uint32_t families[] = {dev->about.compute_family, dev->about.copy_family};
     const bool is_shared = use == VK_USE_WEIGHTS && dev->has_two_families;
@@ -106,7 +116,7 @@ coli_bk_status vk_buffer_create(coli_bk_device *dev, uint64_t n_bytes, vk_use us
 
 bool vk_pinned_create(coli_bk_device *dev, uint64_t n_bytes, vk_buffer *out)
 {
-    return create_buffer(dev, n_bytes, VK_USE_STAGING, out) == VK_SUCCESS;
+    return create_buffer(dev, n_bytes, VK_USE_PINNED, out) == VK_SUCCESS;
 }
 
 void vk_buffer_destroy(coli_bk_device *dev, vk_buffer *b)
@@ -117,9 +127,10 @@ void vk_buffer_destroy(coli_bk_device *dev, vk_buffer *b)
     *b = (vk_buffer){0};
 }
 
-/* ---- how much there is ------------------------------------------------------------------------ */
+/* ---- how much there is ---------------------------------------------------------------------- */
 
-/* Of the heap, what the driver gives us (or we assume) beyond what we have. */
+/* Of the heap, what the driver gives us (or we assume) beyond what we have; for tensors no more
+ * than the user said. */
 static uint64_t heap_free(coli_bk_device *dev, bool *is_assumed)
 {
     const uint64_t own = atomic_load(&dev->heap_bytes);
@@ -138,18 +149,15 @@ static uint64_t heap_free(coli_bk_device *dev, bool *is_assumed)
         const uint64_t may = dev->about.heap_bytes - dev->about.heap_bytes / 8;
         left = may > own ? may - own : 0;
     }
-    if (dev->options.memory_bytes)
-        left = vk_min(left, dev->options.memory_bytes > own ? dev->options.memory_bytes - own : 0);
-    return left;
+    const uint64_t limit = vk_options_memory(&dev->options, &dev->about);
+    return vk_min(left, limit > dev->arena.chunk_bytes ? limit - dev->arena.chunk_bytes : 0);
 }
 
 void vk_memory_info(coli_bk_device *dev, coli_bk_mem_info *out)
 {
     pthread_mutex_lock(&dev->memory_lock);
     bool is_assumed;
-    const uint64_t total = dev->options.memory_bytes
-                               ? vk_min(dev->options.memory_bytes, dev->about.heap_bytes)
-                               : dev->about.heap_bytes;
+    const uint64_t total = vk_options_memory(&dev->options, &dev->about);
     const uint64_t left =
         heap_free(dev, &is_assumed) + dev->arena.chunk_bytes - dev->arena.used_bytes;
     pthread_mutex_unlock(&dev->memory_lock);
@@ -158,7 +166,7 @@ void vk_memory_info(coli_bk_device *dev, coli_bk_mem_info *out)
     out->free_bytes = vk_min(left, total);
 }
 
-/* ---- the arena -------------------------------------------------------------------------------- */
+/* ---- the arena ------------------------------------------------------------------------------ */
 
 /* Put the slice into the chunk's first gap of its size; false when there is none. */
 static bool place(vk_chunk *chunk, vk_slice *slice)
@@ -181,9 +189,28 @@ static bool place(vk_chunk *chunk, vk_slice *slice)
     return true;
 }
 
+static void drop_chunk(coli_bk_device *dev, vk_chunk *chunk)
+{
+    vk_chunk **at = &dev->arena.chunks;
+    while (*at != chunk) at = &(*at)->next;
+    *at = chunk->next;
+    dev->arena.chunk_bytes -= chunk->buffer.n_bytes;
+    vk_buffer_destroy(dev, &chunk->buffer);
+    vk_free(&dev->host, chunk);
+}
+
+static void drop_empty_chunks(coli_bk_device *dev)
+{
+    for (vk_chunk *c = dev->arena.chunks, *next; c; c = next) {
+        next = c->next;
+        if (c->used_bytes == 0) drop_chunk(dev, c);
+    }
+}
+
 static coli_bk_status add_chunk(coli_bk_device *dev, uint64_t need_bytes)
 {
     bool is_assumed;
+    if (need_bytes > heap_free(dev, &is_assumed)) drop_empty_chunks(dev);
     const uint64_t left = heap_free(dev, &is_assumed) & ~(uint64_t)(VK_SLICE_ALIGN - 1);
     if (need_bytes > left)
         return vk_fail(&dev->host, COLI_BK_NOMEM,
@@ -224,16 +251,6 @@ coli_bk_status vk_slice_alloc(coli_bk_device *dev, uint64_t n_bytes, vk_slice *o
     if (is_placed) dev->arena.used_bytes += out->n_bytes;
     pthread_mutex_unlock(&dev->memory_lock);
     return status;
-}
-
-static void drop_chunk(coli_bk_device *dev, vk_chunk *chunk)
-{
-    vk_chunk **at = &dev->arena.chunks;
-    while (*at != chunk) at = &(*at)->next;
-    *at = chunk->next;
-    dev->arena.chunk_bytes -= chunk->buffer.n_bytes;
-    vk_buffer_destroy(dev, &chunk->buffer);
-    vk_free(&dev->host, chunk);
 }
 
 void vk_slice_free(coli_bk_device *dev, vk_slice *slice)

@@ -6,7 +6,7 @@
 
 enum { MAX_WORKGROUP = 65535 }; // along an axis: what every device allows
 
-/* ---- life ------------------------------------------------------------------------------------- */
+/* ---- life ----------------------------------------------------------------------------------- */
 
 static coli_bk_status allocate_sets(coli_bk_device *dev)
 {
@@ -76,7 +76,7 @@ coli_bk_status vk_readback_need(coli_bk_device *dev, vk_buffer *b, uint64_t n_by
     return vk_buffer_create(dev, grown, VK_USE_READBACK, "results", b);
 }
 
-/* ---- time ------------------------------------------------------------------------------------- */
+/* ---- time ----------------------------------------------------------------------------------- */
 
 /* Add up the times of a slot whose submission is done. */
 static void read_stamps(coli_bk_device *dev, vk_slot *slot)
@@ -111,7 +111,7 @@ static void stamp(coli_bk_device *dev, vk_slot *slot, uint32_t i)
                                 dev->rounds->stamps, slot->first_stamp + i);
 }
 
-/* ---- putting a round together ----------------------------------------------------------------- */
+/* ---- putting a round together --------------------------------------------------------------- */
 
 coli_bk_status vk_round_begin(coli_bk_device *dev, vk_round **out)
 {
@@ -229,7 +229,7 @@ void vk_round_copy(vk_round *r, uint32_t word, uint64_t to, uint64_t n_bytes)
         (VkBufferCopy){.srcOffset = 4 * (uint64_t)word, .dstOffset = to, .size = n_bytes};
 }
 
-/* ---- submitting it ---------------------------------------------------------------------------- */
+/* ---- submitting it -------------------------------------------------------------------------- */
 
 /* Tell the slot's descriptor sets of the round's weight buffers. */
 static void write_sets(coli_bk_device *dev, const vk_round *r)

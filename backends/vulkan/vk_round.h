@@ -1,14 +1,15 @@
 /* vk_round.h - one submission of work: what is staged, which kernels run, what is copied back.
  *
- * Work of any size goes through buffers of a fixed size that are made when the device is opened: nothing
- * that a token needs is allocated later, so a device full of experts still computes.  A group or a
- * list of products is cut into rounds:
+ * Work of any size goes through buffers of a fixed size that are made when the device is opened:
+ * nothing that a token needs is allocated later, so a device full of experts still computes.  A
+ * group or a list of products is cut into rounds:
  *
  *     host     fills the slot's staging: tables and quantised rows         one copy to the device
  *     device   dispatches, with barriers between those that depend on each other
  *              copies the results to readback memory
  *
- *     work buffer   [ staged: tables, rows | ->          <- | scratch: products, hidden rows, results ]
+ *     work buffer   [ staged: tables, rows | ->          <- | scratch: products, hidden rows,
+ * results ]
  *
  * What is staged stands at the beginning of the work buffer, at the same positions as in the
  * staging; scratch is taken from the end.  A round is full when the two would meet, when the slot's
@@ -16,7 +17,8 @@
  * The next round begins behind a barrier, so it may use the same memory.
  *
  * Weight buffers.  A kernel sees eight at a time (a window, one descriptor set).  The buffers of a
- * round are numbered as they come, and the tiles of one window are one dispatch: usually there is only one.
+ * round are numbered as they come, and the tiles of one window are one dispatch: usually there is
+ * only one.
  *
  * Tiles.  A tile is one matrix and up to 1, 4 or 16 rows (vk_shape), for which a workgroup reads a
  * panel of weights once.
@@ -80,12 +82,12 @@ bool vk_round_fits(const vk_round *round, uint64_t staged, uint64_t scratch);
 /* n words to be staged, or of scratch.  The position is a multiple of four. */
 uint32_t vk_round_stage(vk_round *round, uint64_t n);
 uint32_t vk_round_scratch(vk_round *round, uint64_t n);
-/* The number of a weight buffer in the round; VK_MAX_ROUND_BUFFER when there is no room for another.
- * Its window is the number / VK_N_WEIGHT_BUFFER. */
+/* The number of a weight buffer in the round; VK_MAX_ROUND_BUFFER when there is no room for
+ * another. Its window is the number / VK_N_WEIGHT_BUFFER. */
 uint32_t vk_round_buffer(vk_round *round, const vk_chunk *chunk);
 
-/* Fill what was staged at `at`: the entries of a tensor's matrices; a quantised row, with the sums of
- * its groups. */
+/* Fill what was staged at `at`: the entries of a tensor's matrices; a quantised row, with the sums
+ * of its groups. */
 void vk_round_put_matrices(vk_round *round, uint32_t at, const coli_bk_tensor *t, uint32_t buffer);
 void vk_round_put_row(vk_round *round, uint32_t at, const int8_t *q, const float *d,
                       uint32_t n_group, uint32_t group);

@@ -25,7 +25,7 @@ const coli_bk_info coli_backend_info = {
             return INVALID(host, "%s: missing, or its struct_size is too small", #type);           \
     } while (0)
 
-/* ---- devices ---------------------------------------------------------------------------------- */
+/* ---- devices -------------------------------------------------------------------------------- */
 
 coli_bk_status coli_backend_device_count(const coli_bk_host *host, uint32_t *n)
 {
@@ -53,26 +53,31 @@ static void ignore(void *ctx, const char *text)
     (void)text;
 }
 
-/* Whether a device opened with the host's options would join.  Wrong options are open's to report. */
-static bool joins(const coli_bk_host *host, const vk_candidate *c)
+/* The host's options, or the usual ones where they are wrong, which is open's to report. */
+static vk_options options_of(const coli_bk_host *host)
 {
     coli_bk_host quiet = {0};
     memcpy(&quiet, host, vk_min(host->struct_size, sizeof quiet));
     quiet.fail = ignore;
     vk_options options;
-    return vk_options_parse(&quiet, &options) == COLI_BK_OK && vk_options_join(&options, c);
+    if (vk_options_parse(&quiet, &options) != COLI_BK_OK) {
+        quiet.options = "";
+        vk_options_parse(&quiet, &options);
+    }
+    return options;
 }
 
 static void fill_info(const coli_bk_host *host, const vk_candidate *c, coli_bk_device_info *info)
 {
     const uint32_t struct_size = info->struct_size;
+    const vk_options options = options_of(host);
     coli_bk_device_info full = {
         .struct_size = struct_size,
         .kind = c->kind,
         .formats = (1u << COLI_BK_N_FORMAT) - 1,
-        .flags = joins(host, c) ? COLI_BK_CAN_JOIN : 0,
-        .mem_total = c->heap_bytes,
-        .max_tensor_bytes = c->max_buffer_bytes & ~(uint64_t)(VK_SLICE_ALIGN - 1),
+        .flags = vk_options_join(&options, c) ? COLI_BK_CAN_JOIN : 0,
+        .mem_total = vk_options_memory(&options, c),
+        .max_tensor_bytes = vk_options_buffer(&options, c),
     };
     memcpy(full.name, c->name, sizeof full.name);
     memcpy(full.driver, c->driver, sizeof full.driver);
@@ -136,7 +141,7 @@ coli_bk_status coli_backend_group_stats(coli_bk_device *dev, coli_bk_group_stats
     return COLI_BK_OK;
 }
 
-/* ---- tensors ---------------------------------------------------------------------------------- */
+/* ---- tensors -------------------------------------------------------------------------------- */
 
 static coli_bk_status check_matrix(const coli_bk_host *host, const coli_bk_source *s, uint32_t i)
 {
@@ -346,7 +351,7 @@ void coli_backend_host_free(coli_bk_device *dev, void *memory)
     vk_free(&dev->host, pinned);
 }
 
-/* ---- work ------------------------------------------------------------------------------------- */
+/* ---- work ----------------------------------------------------------------------------------- */
 
 static coli_bk_status check_expert(const coli_bk_host *host, const coli_bk_group *g, uint32_t i)
 {

@@ -68,7 +68,7 @@ typedef struct layer {
 typedef struct model {
     qwen36_dims dims;
     const coli__kernels *k;
-    coli__devices *devices;
+    coli__tier *tier;
     layer *layers;        // (n_layer)
     coli__moe_layer *moe; // (n_layer)
     coli__mat embed, head;
@@ -269,25 +269,26 @@ static coli_status model_bind(model *m, const coli__container *c)
 /* The matrices that `project` multiplies. */
 static void offer_matrices(const model *m)
 {
+    coli__devices *devices = coli__tier_devices(m->tier);
     for (uint32_t i = 0; i < m->dims.n_layer; i++) {
         const layer *l = &m->layers[i];
         const bool full = m->dims.full_attention[i];
         const coli__mat *const attention[] = {&l->attn.q, &l->attn.k, &l->attn.v, &l->attn.o};
         const coli__mat *const deltanet[] = {&l->dn.qkv, &l->dn.z, &l->dn.out};
         for (int j = 0; j < (full ? 4 : 3); j++)
-            coli__devices_offer(m->devices, full ? attention[j] : deltanet[j]);
+            coli__devices_offer(devices, full ? attention[j] : deltanet[j]);
     }
-    coli__devices_offer(m->devices, &m->head);
+    coli__devices_offer(devices, &m->head);
 }
 
 static coli_status model_open(const json_t *config, const coli__container *container,
-                              const coli__kernels *kernels, coli__devices *devices, void **out)
+                              const coli__kernels *kernels, coli__tier *tier, void **out)
 {
     *out = NULL;
     model *m = coli__calloc(1, sizeof *m);
     if (!m) return COLI_E_NOMEM;
     m->k = kernels;
-    m->devices = devices;
+    m->tier = tier;
     coli_status status = qwen36_read_dims(config, &m->dims);
     if (status == COLI_OK) status = model_bind(m, container);
     if (status != COLI_OK) {
@@ -420,8 +421,8 @@ static coli_status state_allocate(state *s)
     COLI_TRY(coli__acts_init(&s->mixed, s->max_tok, d->n_head * d->d_head, mixed));
     COLI_TRY(coli__acts_init(&s->mixed_dn, s->max_tok, d->n_v_head * d->d_v, mixed_dn));
     COLI_TRY(coli__moe_create(s->m->moe, d->n_layer, d->n_expert_used, s->max_tok, s->n_worker,
-                              s->m->k, s->m->devices, &s->moe));
-    COLI_TRY(coli__dense_create(s->m->devices, s->max_tok, &s->dense));
+                              s->m->k, s->m->tier, &s->moe));
+    COLI_TRY(coli__dense_create(coli__tier_devices(s->m->tier), s->max_tok, &s->dense));
     s->recurrent = coli__alloc64(s->m->n_deltanet * s->recurrent_floats * sizeof(float));
     s->keys = coli__alloc64_raw((size_t)kv);
     s->values = coli__alloc64_raw((size_t)kv);

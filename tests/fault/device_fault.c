@@ -19,20 +19,23 @@ static float want[(N_TOKEN + 1) * N_VOCAB];
 /* The next expert that is (not) on a device, from e on. */
 static bool next_of(const coli_model *m, const coli__ct_experts *layer, bool resident, uint32_t *e)
 {
-    coli__place place;
+    coli__slot slot;
     for (; *e < layer->n_expert; ++*e)
-        if (coli__devices_expert(m->devices, layer, *e, &place) == resident) return true;
+        if (coli__tier_find(m->tier, layer, *e, &slot) == resident) return true;
     return false;
 }
 
+/* One swap in every layer, and wait for them. */
 static void swap_some(coli_model *m, uint32_t round)
 {
     for (uint32_t i = 0; i < coli__container_n_expert_layer(m->container); i++) {
         const coli__ct_experts *layer = coli__container_experts(m->container, i);
         uint32_t leaving = round, coming = 0;
         if (next_of(m, layer, true, &leaving) && next_of(m, layer, false, &coming))
-            coli__devices_swap(m->devices, layer, leaving, coming); // may fail: that is the test
+            coli__tier_swap(
+                m->tier, (coli__swap){i * layer->n_expert + coming, i * layer->n_expert + leaving});
     }
+    coli__tier_settle(m->tier);
 }
 
 /* Logits after the prompt and after each of the tokens. */
@@ -70,6 +73,7 @@ static bool same_bytes(const char *options, coli_backend_stats *stats)
     float got[(N_TOKEN + 1) * N_VOCAB];
     run(m, got);
     *stats = backend_stats(m);
+    T_TRUE(coli__tier_is_sound(m->tier));
     coli_model_close(m);
     T_MEM(got, want, sizeof got);
     return true;

@@ -144,7 +144,11 @@ static void fail_every_call(int with)
     code = with;
     for (fail_at = 1;; fail_at++) {
         n_call = 0;
-        coli__sys_calls = (coli__sys){bad_read, bad_write, bad_fsync, real.close, bad_rename};
+        coli__sys_calls = real;
+        coli__sys_calls.read = bad_read;
+        coli__sys_calls.write = bad_write;
+        coli__sys_calls.fsync = bad_fsync;
+        coli__sys_calls.rename = bad_rename;
         const coli_status status = convert();
         coli__sys_calls = real;
         if (n_call < fail_at) {

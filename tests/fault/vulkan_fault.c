@@ -1,5 +1,5 @@
-/* vulkan_fault.c - what the Vulkan backend refuses, and what it leaves behind when something fails: one report,
- * nothing leaked, and the next call works. */
+/* vulkan_fault.c - what the Vulkan backend refuses, and what it leaves behind when something fails:
+ * one report, nothing leaked, and the next call works. */
 #include "vulkan_world.h"
 
 static const uint32_t plain[3] = {COLI_BK_I4_G64_F16, COLI_BK_I4_G64_F16, COLI_BK_I4_G64_F16};
@@ -11,25 +11,25 @@ static void make_world(vk_world *w, uint32_t n_expert)
     vk_world_init(w, &rng, plain, 128, 64, n_expert, one_row, 1);
 }
 
-/* ---- opening ---------------------------------------------------------------------------------- */
+/* ---- opening -------------------------------------------------------------------------------- */
 
 static void the_record_and_the_device(void **state)
 {
     T_BEGIN;
-    T_STR(vk.info->magic, COLI_BK_MAGIC);
-    T_EQ(vk.info->struct_size, sizeof(coli_bk_info));
-    T_EQ(vk.info->abi_major, COLI_BK_ABI_MAJOR);
-    T_EQ(vk.info->abi_minor, COLI_BK_ABI_MINOR);
-    T_STR(vk.info->name, "vulkan");
+    T_STR(vk_plugin.info.magic, COLI_BK_MAGIC);
+    T_EQ(vk_plugin.info.struct_size, sizeof(coli_bk_info));
+    T_EQ(vk_plugin.info.abi_major, COLI_BK_ABI_MAJOR);
+    T_EQ(vk_plugin.info.abi_minor, COLI_BK_ABI_MINOR);
+    T_STR(vk_plugin.info.name, "vulkan");
 
     vk_host host;
     vk_host_init(&host, "");
     uint32_t n = 0;
-    VK_OK(&host, vk.device_count(&host.table, &n));
+    VK_OK(&host, vk.device_count(&host.base.table, &n));
     uint32_t last_kind = 0;
     for (uint32_t i = 0; i < n; i++) { // discrete before integrated before processors
         coli_bk_device_info info = {.struct_size = sizeof info};
-        VK_OK(&host, vk.device_info(&host.table, i, &info));
+        VK_OK(&host, vk.device_info(&host.base.table, i, &info));
         T_GE(info.kind, last_kind);
         last_kind = info.kind;
         T_TRUE(info.name[0] && memchr(info.name, 0, sizeof info.name));
@@ -37,22 +37,23 @@ static void the_record_and_the_device(void **state)
         T_TRUE(info.max_tensor_bytes > 0);
     }
     coli_bk_device_info info = {.struct_size = sizeof info};
-    VK_FAILS(&host, vk.device_info(&host.table, n, &info), COLI_BK_INVALID, "there are");
+    VK_FAILS(&host, vk.device_info(&host.base.table, n, &info), COLI_BK_INVALID, "there are");
     coli_bk_device *dev = NULL;
-    VK_FAILS(&host, vk.open(&host.table, n, &dev), COLI_BK_INVALID, "there are");
+    VK_FAILS(&host, vk.open(&host.base.table, n, &dev), COLI_BK_INVALID, "there are");
     T_TRUE(!dev);
     // a host that knows fewer members, and one that knows more
     info.struct_size = 16;
-    VK_FAILS(&host, vk.device_info(&host.table, vk_device, &info), COLI_BK_INVALID, "struct_size");
+    VK_FAILS(&host, vk.device_info(&host.base.table, vk_device, &info), COLI_BK_INVALID,
+             "struct_size");
     struct {
         coli_bk_device_info info;
         uint8_t beyond[64];
     } larger = {.info.struct_size = sizeof larger};
     memset(larger.beyond, 0xA5, sizeof larger.beyond);
-    VK_OK(&host, vk.device_info(&host.table, vk_device, &larger.info));
+    VK_OK(&host, vk.device_info(&host.base.table, vk_device, &larger.info));
     T_EQ(larger.info.struct_size, sizeof larger);
     for (size_t i = 0; i < sizeof larger.beyond; i++) T_EQ(larger.beyond[i], 0xA5);
-    T_EQ(host.n_memory, 0);
+    T_EQ(host.base.n_block, 0);
     vk.close(NULL);
 }
 
@@ -68,14 +69,15 @@ static void options_are_understood_or_refused(void **state)
         vk_host host;
         vk_host_init(&host, wrong[i]);
         coli_bk_device *dev = NULL;
-        VK_FAILS(&host, vk.open(&host.table, vk_device, &dev), COLI_BK_INVALID, "option");
+        VK_FAILS(&host, vk.open(&host.base.table, vk_device, &dev), COLI_BK_INVALID, "option");
         T_TRUE(!dev);
-        T_EQ(host.n_memory, 0);
+        T_EQ(host.base.n_block, 0);
     }
     vk_host host;
     vk_host_init(&host, "subgroup=3");
     coli_bk_device *dev = NULL;
-    VK_FAILS(&host, vk.open(&host.table, vk_device, &dev), COLI_BK_UNSUPPORTED, "powers of two");
+    VK_FAILS(&host, vk.open(&host.base.table, vk_device, &dev), COLI_BK_UNSUPPORTED,
+             "powers of two");
     vk_shut(&host,
             vk_open(&host, "  dot=0  storage16=0 staging=64KiB work=1MiB buffer=1GiB join=0 "));
 }
@@ -88,7 +90,7 @@ static void joins_where_they_are_exact(void **state)
     for (uint32_t on = 0; on < 2; on++) {
         coli_bk_device_info info = {.struct_size = sizeof info};
         coli_bk_device *dev = vk_open(&host, on ? "join=1 work=1MiB" : "join=0 work=1MiB");
-        VK_OK(&host, vk.device_info(&host.table, vk_device, &info));
+        VK_OK(&host, vk.device_info(&host.base.table, vk_device, &info));
         T_EQ(info.flags, on ? COLI_BK_CAN_JOIN : 0);
         vk_world w;
         make_world(&w, 1);
@@ -155,7 +157,7 @@ static void two_at_once(void **state)
     }
 }
 
-/* ---- arguments -------------------------------------------------------------------------------- */
+/* ---- arguments ------------------------------------------------------------------------------ */
 
 static void wrong_tensors(void **state)
 {
@@ -331,7 +333,7 @@ static void wrong_groups(void **state)
     vk_shut(&host, dev);
 }
 
-/* ---- memory ----------------------------------------------------------------------------------- */
+/* ---- memory --------------------------------------------------------------------------------- */
 
 static uint64_t free_bytes(vk_host *host, coli_bk_device *dev)
 {
@@ -365,8 +367,8 @@ static void full_of_tensors(void **state)
         T_EQ(free_bytes(&host, dev), left - (status ? 0 : footprint));
     }
     T_EQ(status, COLI_BK_NOMEM);
-    T_TRUE(strstr(host.message, "are free") && n > 20 && !w.tensors[n]);
-    T_EQ(host.n_fail, 1);
+    T_TRUE(strstr(host.base.message, "are free") && n > 20 && !w.tensors[n]);
+    T_EQ(host.base.n_fail, 1);
 
     w.group.n_expert = w.n_expert = w.n_pair = n;
     vk_world_run(&w, &host, dev);
@@ -431,14 +433,14 @@ static void nothing_grows(void **state)
     vk_world_upload(&w, &host, dev);
     vk_world_run(&w, &host, dev);
     const uint64_t before = free_bytes(&host, dev);
-    const int n_memory = host.n_memory;
+    const uint64_t n_block = host.base.n_block;
     for (uint32_t i = 0; i < 300; i++) {
         VK_OK(&host, vk.group_issue(dev, &w.group));
         vk_take(&host, dev);
         VK_OK(&host, vk.tensor_overwrite(dev, w.tensors[i % 3], &w.sources[i % 3]));
     }
     T_EQ(free_bytes(&host, dev), before);
-    T_EQ(host.n_memory, n_memory);
+    T_EQ(host.base.n_block, n_block);
     vk_world_run(&w, &host, dev);
     vk_world_free(&w, dev);
     vk_shut(&host, dev);
@@ -467,14 +469,14 @@ static void no_memory_of_the_host(void **state)
         vk_host_init(&host, "work=64KiB join=1");
         coli_bk_device *dev = NULL;
         coli__alloc_fail_at(nth);
-        coli_bk_status s = vk.open(&host.table, vk_device, &dev);
+        coli_bk_status s = vk.open(&host.base.table, vk_device, &dev);
         for (uint32_t i = 0; i < 2 && !s; i++)
             s = vk.tensor_upload(dev, &w.sources[i], &w.tensors[i]);
         if (!s) s = vk.group_issue(dev, &w.group);
         coli_bk_result r = {.struct_size = sizeof r};
-        if (!s) s = vk.group_take(dev, host.table.wait_limit_ns, &r);
+        if (!s) s = vk.group_take(dev, host.base.table.wait_limit_ns, &r);
         coli__alloc_fail_at(0);
-        T_EQ(host.n_fail, s != COLI_BK_OK);
+        T_EQ(host.base.n_fail, s != COLI_BK_OK);
         if (s) T_EQ(s, COLI_BK_NOMEM);
         if (dev && s) { // and again, with enough
             for (uint32_t i = 0; i < 2; i++)
@@ -502,7 +504,7 @@ static void pinned_memory(void **state)
     coli_bk_device *dev = vk_open(&host, "validate=1 work=1MiB");
     T_TRUE(!vk.host_alloc(dev, 0));
     T_TRUE(!vk.host_alloc(dev, UINT64_C(1) << 60));
-    T_EQ(host.n_fail, 0);
+    T_EQ(host.base.n_fail, 0);
     void *a = vk.host_alloc(dev, 1), *b = vk.host_alloc(dev, 100000);
     T_TRUE(a && b && (uintptr_t)b % 64 == 0);
     memset(b, 1, 100000);
@@ -512,9 +514,10 @@ static void pinned_memory(void **state)
     vk_shut(&host, dev);
 }
 
-/* ---- a device that does not answer ------------------------------------------------------------ */
+/* ---- a device that does not answer ---------------------------------------------------------- */
 
-/* A group that is not done in time: the device is lost, every later call says so at once, and closing works. */
+/* A group that is not done in time: the device is lost, every later call says so at once, and
+ * closing works. */
 static void lost(void **state)
 {
     T_BEGIN;
@@ -545,7 +548,8 @@ static void lost(void **state)
     vk_shut(&host, dev);
 }
 
-/* The same for calls that wait with the host's limit; and a fence that is not done is BUSY, not lost. */
+/* The same for calls that wait with the host's limit; and a fence that is not done is BUSY, not
+ * lost. */
 static void lost_with_the_hosts_limit(void **state)
 {
     T_BEGIN;
@@ -553,8 +557,8 @@ static void lost_with_the_hosts_limit(void **state)
     vk_host host;
     vk_host_init(&host, "");
     coli_bk_device *dev = NULL;
-    host.table.wait_limit_ns = 1000;
-    VK_OK(&host, vk.open(&host.table, vk_device, &dev));
+    host.base.table.wait_limit_ns = 1000;
+    VK_OK(&host, vk.open(&host.base.table, vk_device, &dev));
     coli_bk_source s;
     T_OK(coli__ref_matrix_block(&rng.state, COLI_BK_I8_G64_F16, 4096, 4096, &s));
     coli_bk_tensor *t = NULL;
@@ -567,7 +571,7 @@ static void lost_with_the_hosts_limit(void **state)
         *left; // what is left is not forgotten, so it is no leak to a leak checker
     left = dev;
     vk.close(left);
-    T_TRUE(host.n_warning == 1 || host.n_memory == 0);
+    T_TRUE(host.n_warning == 1 || host.base.n_block == 0);
 }
 
 int main(void)

@@ -227,7 +227,7 @@ T_TEST(quantise_at_the_edges)
         uint32_t bits;
         bool ok, zero;
     } cases[] = {{0x00000000, true, true},  {0x80000000, true, true},  {0x00000001, true, true},
-                 {0x217FFFFF, true, true},  {0x21800000, true, false}, {0xA1800000, true, false},
+                 {0x237FFFFF, true, true},  {0x23800000, true, false}, {0xA3800000, true, false},
                  {0x537FFFFF, true, false}, {0x53800000, false, true}, {0xD3800000, false, true},
                  {0x7F800000, false, true}, {0x7FC00000, false, true}, {0xFFFFFFFF, false, true}};
     for (uint32_t i = 0; i < sizeof cases / sizeof *cases; i++) {

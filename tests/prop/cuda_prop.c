@@ -226,7 +226,7 @@ T_TEST(extreme_numbers)
                     }
             p.source.matrix[0].scale_exp = l.scale_bytes == 4 ? 0 : variant < 3 ? -20 : 8;
             memset(p.q, variant < 3 ? 127 : -127, (size_t)9 * l.n_group * l.group);
-            for (uint32_t i = 0; i < 9 * l.n_group; i++) p.d[i] = i % 3 ? 0x1p-67f : 0x1p33f;
+            for (uint32_t i = 0; i < 9 * l.n_group; i++) p.d[i] = i % 3 ? 0x1p-63f : 0x1p33f;
             BK(bk.tensor_overwrite(dev, p.tensor, &p.source), COLI_BK_OK);
             for (uint32_t i = 0; i < 9; i++)
                 coli__ref_product(&p.source.matrix[0], block, p.q + (size_t)i * l.n_group * l.group,
@@ -240,49 +240,49 @@ T_TEST(extreme_numbers)
 
 /* ---- new contents ---------------------------------------------------------------------------- */
 
-T_PROP(overwrites, 10)
+/* All kinds of overwriting; the group follows at once, so a fence that is done too early shows. */
+T_PROP(overwrites, 8)
 {
-    coli_bk_device *dev = emu_open("jitter=100");
+    coli_bk_device *dev = emu_open("jitter=2000");
     uint64_t seed = t_u64(&rng);
     uint32_t formats[3], n_row[4] = {1, 0, 2, 9};
     random_formats(&rng, formats);
     const uint32_t d = t_range(&rng, 1, 300), f = t_range(&rng, 1, 100);
     test_expert experts[4];
-    coli_bk_fence fences[4];
+    coli_bk_fence fences[4] = {0};
     make_experts(dev, &seed, formats, d, f, experts, 4);
-    for (uint32_t round = 0; round < 4; round++) {
+    enum { NOW, LATER, LATER_FROM_PINNED, N_WAY };
+    for (int way = 0; way < N_WAY; way++) {
+        void *pinned[4] = {0};
         for (uint32_t i = 0; i < 4; i++) {
             coli__free_aligned((void *)(uintptr_t)experts[i].source.data);
             T_OK(coli__ref_expert_block(&seed, formats, d, f, &experts[i].source));
-            const coli_bk_source *const s = &experts[i].source;
-            void *const pinned = round == 2 ? bk.host_alloc(dev, s->n_bytes) : NULL;
-            coli_bk_source there = *s;
-            if (pinned) {
-                T_EQ((uintptr_t)pinned % 64, 0);
-                there.data = memcpy(pinned, s->data, s->n_bytes);
-            }
-            if (round == 0)
-                BK(bk.tensor_overwrite(dev, experts[i].tensor, s), COLI_BK_OK);
-            else
-                BK(bk.tensor_overwrite_async(dev, experts[i].tensor, &there, &fences[i]),
-                   COLI_BK_OK);
-            if (pinned) {
-                BK(bk.fence_poll(dev, fences[i], PATIENCE_NS), COLI_BK_OK);
-                bk.host_free(dev, pinned);
-            }
         }
-        for (uint32_t i = 4; i-- > 0 && round > 0;) { // any order, and again
+        test_group g;
+        group_make(&g, &seed, experts, 4, 4, n_row, 5, 0);
+        group_compute(&g);
+        for (uint32_t i = 0; i < 4; i++) {
+            coli_bk_source s = experts[i].source;
+            if (way == LATER_FROM_PINNED) {
+                pinned[i] = bk.host_alloc(dev, s.n_bytes);
+                T_TRUE(pinned[i] && (uintptr_t)pinned[i] % 64 == 0);
+                s.data = memcpy(pinned[i], s.data, s.n_bytes);
+            }
+            if (way == NOW)
+                BK(bk.tensor_overwrite(dev, experts[i].tensor, &s), COLI_BK_OK);
+            else
+                BK(bk.tensor_overwrite_async(dev, experts[i].tensor, &s, &fences[i]), COLI_BK_OK);
+        }
+        for (uint32_t i = 4; i-- > 0 && way != NOW;) { // any order, and again
             coli_bk_status s;
             while ((s = bk.fence_poll(dev, fences[i], 0)) == COLI_BK_BUSY) {
             }
             BK(s, COLI_BK_OK);
             BK(bk.fence_poll(dev, fences[i], PATIENCE_NS), COLI_BK_OK);
         }
-        test_group g;
-        group_make(&g, &seed, experts, 4, 4, n_row, 5, 0);
-        group_compute(&g);
         group_run(dev, &g);
         group_free(&g);
+        for (uint32_t i = 0; i < 4; i++) bk.host_free(dev, pinned[i]);
     }
     free_experts(dev, experts, 4);
     emu_close(dev);
@@ -418,6 +418,52 @@ T_TEST(copies_and_work_at_once_on_two_devices)
     emu_close(dev[1]);
 }
 
+static uint64_t free_bytes(coli_bk_device *dev)
+{
+    coli_bk_mem_info m = {.struct_size = sizeof m};
+    BK(bk.mem_info(dev, &m), COLI_BK_OK);
+    return m.free_bytes;
+}
+
+typedef struct upload_job {
+    coli_bk_device *dev;
+    const coli_bk_source *source;
+    coli_bk_tensor *tensor;
+    coli_bk_status status;
+} upload_job;
+
+static void *upload_once(void *ctx)
+{
+    upload_job *j = ctx;
+    j->status = bk.tensor_upload(j->dev, j->source, &j->tensor);
+    return NULL;
+}
+
+/* A thread that never called anything works on the device that it names, not on the first. */
+T_TEST(calls_are_for_their_device)
+{
+    T_BEGIN;
+    coli_bk_device *dev[2];
+    host_init("devices=2", PATIENCE_NS);
+    for (uint32_t i = 0; i < 2; i++) BK(bk.open(&host.services, i, &dev[i]), COLI_BK_OK);
+    const uint64_t before[2] = {free_bytes(dev[0]), free_bytes(dev[1])};
+    uint64_t seed = 12;
+    upload_job job = {.dev = dev[1]};
+    coli_bk_source s;
+    T_OK(coli__ref_matrix_block(&seed, COLI_BK_I8_G64_F16, 1000, 1000, &s));
+    job.source = &s;
+    pthread_t thread;
+    T_EQ(pthread_create(&thread, NULL, upload_once, &job), 0);
+    pthread_join(thread, NULL);
+    T_EQ(job.status, COLI_BK_OK);
+    T_EQ(free_bytes(dev[0]), before[0]);
+    T_LE(free_bytes(dev[1]), before[1] - s.n_bytes);
+    bk.tensor_free(dev[1], job.tensor);
+    coli__free_aligned((void *)(uintptr_t)s.data);
+    bk.close(dev[1]);
+    emu_close(dev[0]);
+}
+
 int main(void)
 {
     emu_load();
@@ -432,6 +478,7 @@ int main(void)
         cmocka_unit_test(many_and_large_copies),
         cmocka_unit_test(inputs_may_go_and_products_may_come),
         cmocka_unit_test(copies_and_work_at_once_on_two_devices),
+        cmocka_unit_test(calls_are_for_their_device),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

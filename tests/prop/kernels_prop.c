@@ -53,7 +53,7 @@ static float any_float(t_rng *rng, kind k)
     case ZERO:
         return sign * 0.0f;
     case TINY:
-        return sign * 0x1p-60f * (float)(0.9 + 0.2 * t_unit(rng)); // about the zero group's edge
+        return sign * 0x1p-56f * (float)(0.9 + 0.2 * t_unit(rng)); // about the zero group's edge
     case HUGE_:
         return sign * 0x1.fffffep39f * (float)(1.0 - 1e-6 * t_unit(rng));
     case DENORMAL:
@@ -280,7 +280,7 @@ T_PROP(quantise_is_exact, 2000)
     fill(&rng, x, n, (kind)t_below(&rng, N_KIND));
     if (t_below(&rng, 3) == 0) { // one that does not fit, or just does
         static const uint32_t edges[] = {0x53800000, 0x537FFFFF, 0x7F800000, 0x7FC00000,
-                                         0xFF800000, 0xD3800000, 0x21800000, 0x217FFFFF};
+                                         0xFF800000, 0xD3800000, 0x23800000, 0x237FFFFF};
         x[t_below(&rng, n)] = coli_from_bits(edges[t_below(&rng, 8)]);
     }
     int8_t q[2][N + 64];

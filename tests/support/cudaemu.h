@@ -12,11 +12,16 @@
 
 /* ---- the plugin ------------------------------------------------------------------------------ */
 
+/* As cuda_emu.h has it. */
+typedef struct emu_counts {
+    uint64_t n_alive, n_call, n_operation, n_pending;
+} emu_counts;
+
 typedef struct emu {
 #define EMU_FIELD(since, returns, name, parameters) returns(*name) parameters;
     COLI_BACKEND_SYMBOLS(EMU_FIELD, EMU_FIELD)
 #undef EMU_FIELD
-    void (*count)(uint64_t *n_alive, uint64_t *n_call, uint64_t *n_operation);
+    void (*count)(emu_counts *out);
     void (*clear)(void);
 } emu;
 
@@ -124,14 +129,23 @@ static inline coli_bk_device *emu_open(const char *options)
     return dev;
 }
 
-/* Close, and nothing is left. */
+static inline emu_counts emu_count(void)
+{
+    emu_counts c;
+    bk.count(&c);
+    return c;
+}
+
+static inline void nothing_is_left(void)
+{
+    T_EQ(emu_count().n_alive, 0);
+    T_EQ(host.n_alive, 0);
+}
+
 static inline void emu_close(coli_bk_device *dev)
 {
     bk.close(dev);
-    uint64_t n_alive, n_call, n_operation;
-    bk.count(&n_alive, &n_call, &n_operation);
-    T_EQ(n_alive, 0);
-    T_EQ(host.n_alive, 0);
+    nothing_is_left();
 }
 
 /* ---- experts, matrices, groups --------------------------------------------------------------- */

@@ -1,4 +1,5 @@
-/* vulkan_world.h - random experts, rows and groups, on the device and as reference.c computes them. */
+/* vulkan_world.h - random experts, rows and groups, on the device and as reference.c computes
+ * them. */
 #ifndef COLI_TEST_VULKAN_WORLD_H
 #define COLI_TEST_VULKAN_WORLD_H
 
@@ -28,7 +29,8 @@ static inline void vk_random_formats(t_rng *rng, uint32_t formats[3])
         formats[1] = t_below(rng, COLI_BK_N_FORMAT);
 }
 
-/* At and around multiples of 16, 32 and 64; from 256 on (four groups) a tree is not a running sum. */
+/* At and around multiples of 16, 32 and 64; from 256 on (four groups) a tree is not a running
+ * sum. */
 static inline uint32_t vk_random_width(t_rng *rng)
 {
     static const uint32_t widths[] = {1,  15, 16,  17,  32,  33,  63,  64,
@@ -111,7 +113,7 @@ static inline void vk_world_check(const vk_world *w, const coli_bk_result *r)
 static inline coli_bk_result vk_take(vk_host *host, coli_bk_device *dev)
 {
     coli_bk_result r = {.struct_size = sizeof r};
-    VK_OK(host, vk.group_take(dev, host->table.wait_limit_ns, &r));
+    VK_OK(host, vk.group_take(dev, host->base.table.wait_limit_ns, &r));
     return r;
 }
 

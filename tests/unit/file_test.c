@@ -327,6 +327,77 @@ T_TEST(rename_refuses_to_replace)
     T_OK(coli__path_rename(micro_path("moved"), micro_path("again")));
 }
 
+static int replace_bad(const char *from, const char *to)
+{
+    return now() ? -1 : real.replace(from, to);
+}
+
+static void expect_file(const char *path, const char *text)
+{
+    coli__buf b = micro_read(path);
+    T_STR(b.data, text);
+    coli__buf_finish(&b);
+}
+
+T_TEST(replaces_files)
+{
+    T_BEGIN;
+    const char *path = micro_path("state");
+    T_OK(coli__file_replace(path, "one", 3));
+    expect_file(path, "one");
+    T_OK(coli__file_replace(path, "second", 6));
+    expect_file(path, "second");
+    T_TRUE(!coli__path_exists(micro_path("state.new0")));
+    micro_text(micro_path("state.new0"), "somebody writes here");
+    T_OK(coli__file_replace(path, "3", 1));
+    expect_file(path, "3");
+    expect_file(micro_path("state.new0"), "somebody writes here");
+    T_TRUE(!coli__path_exists(micro_path("state.new1")));
+    for (int i = 1; i < 100; i++) micro_text(micro_path("state.new%d", i), "x");
+    T_FAILS(coli__file_replace(path, "4", 1), COLI_E_EXISTS, "state.new99 are there; remove them");
+    expect_file(path, "3");
+    T_FAILS(coli__file_replace(micro_path("nowhere/state"), "5", 1), COLI_E_NOTFOUND, "nowhere");
+    T_OK(coli__dir_create(micro_path("folder")));
+    T_FAILS(coli__file_replace(micro_path("folder"), "6", 1), COLI_E_IO, "cannot be renamed");
+    T_TRUE(!coli__path_exists(micro_path("folder.new0")));
+}
+
+/* Whatever fails, the old bytes or the new ones are there, and nothing beside them. */
+T_TEST(replacing_that_fails)
+{
+    T_BEGIN;
+    static const struct {
+        const char *text, *found;
+        int n_fsync;
+        bool write, replace;
+    } cases[] = {{"cannot write", "old", 0, true, false},
+                 {"cannot sync", "old", 1, false, false},
+                 {"cannot be renamed", "old", 0, false, true},
+                 {"cannot sync", "newer", 2, false, false}};
+    const char *path = micro_path("kept");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        micro_text(path, "old");
+        if (cases[i].write) coli__sys_calls.write = write_some;
+        if (cases[i].replace) coli__sys_calls.replace = replace_bad;
+        if (cases[i].n_fsync) coli__sys_calls.fsync = fsync_bad;
+        countdown = cases[i].n_fsync ? cases[i].n_fsync : 1;
+        code = EIO;
+        T_FAILS(coli__file_replace(path, "newer", 5), COLI_E_IO, cases[i].text);
+        coli__sys_calls = real;
+        expect_file(path, cases[i].found);
+        T_TRUE(!coli__path_exists(micro_path("kept.new0")));
+    }
+    for (uint64_t nth = 1;; nth++) {
+        coli__alloc_fail_at(nth);
+        const coli_status status = coli__file_replace(path, "last", 4);
+        coli__alloc_fail_at(0);
+        T_TRUE(!coli__path_exists(micro_path("kept.new0")));
+        expect_file(path, status == COLI_OK ? "last" : "newer");
+        if (status == COLI_OK) break;
+        T_EQ(status, COLI_E_NOMEM);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -341,6 +412,8 @@ int main(void)
         cmocka_unit_test(joins),
         cmocka_unit_test(directories),
         cmocka_unit_test_teardown(rename_refuses_to_replace, restore),
+        cmocka_unit_test_teardown(replaces_files, restore),
+        cmocka_unit_test_teardown(replacing_that_fails, restore),
     };
     return cmocka_run_group_tests(tests, setup, micro_teardown);
 }

@@ -1,6 +1,6 @@
-/* vulkan_spirv.c - the compiled kernels, read as SPIR-V: every sum and product of floats stands alone, and the
- * execution modes ask for the rounding of coli/exact.h.  A compiler that fused or reordered would show on
- * some device, to some user; here it shows at once. */
+/* vulkan_spirv.c - the compiled kernels, read as SPIR-V: every sum and product of floats stands
+ * alone, and the execution modes ask for the rounding of coli/exact.h.  A compiler that fused or
+ * reordered would show on some device, to some user; here it shows at once. */
 #include <stdbool.h>
 
 #include "t.h"
@@ -36,8 +36,8 @@ enum {
     CAPABILITY_DOT_PRODUCT = 6019,
 };
 
-/* The functions of GLSL.std.450 that the kernels use: integers only (FindILsb and the like are not among
- * them).  None of floats is exact everywhere. */
+/* The functions of GLSL.std.450 that the kernels use: integers only (FindILsb and the like are not
+ * among them).  None of floats is exact everywhere. */
 static bool is_integer_function(uint32_t inst)
 {
     enum {

@@ -9,16 +9,14 @@
  *                      twice: a lane may already leave its part of the next meeting while others still
  *                      read this one, but not of the one after, because for that all must have come
  *
- * Fibers are made with makecontext and switched with setjmp, which costs no system call; under
- * sanitizers with swapcontext and their annotations.  For ThreadSanitizer every fiber is a thread of
- * its own, and only meetings order them: it reports a barrier that is missing. */
-#undef _FORTIFY_SOURCE // its longjmp refuses to go to another stack
+ * Switching is a few lines of assembler, which takes nanoseconds where swapcontext makes a system call:
+ * a model's token switches hundreds of thousands of times.  Sanitizers are told of every switch.  For
+ * ThreadSanitizer a fiber is a thread of its own, and only meetings order them: it reports a barrier
+ * that is missing. */
 #include "cuda_emu.h"
 
-#include <setjmp.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <ucontext.h>
 
 #include <atomic>
 #include <chrono>
@@ -51,9 +49,6 @@
 #else
 #define NOT_WATCHED
 #endif
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SLOW_SWITCH
-#endif
 
 [[noreturn]] static void die(const char *text, const char *detail)
 {
@@ -63,16 +58,78 @@
 
 /* ---- fibers ---------------------------------------------------------------------------------- */
 
-thread_local cuda_emu_place cuda_emu_here;
+/* Push the registers that a function must keep, leave the stack pointer in *from, and do the reverse with
+ * the stack `to`. */
+extern "C" void cuda_emu_switch(void ***from, void **to) __attribute__((visibility("hidden")));
 
-enum { STACK_BYTES = 256 << 10, WARP = 32, LANE_BYTES = 32 };
+#if defined(__x86_64__)
+enum { SAVED_RETURN = 6, SAVED_WORDS = 8 }; // the last for the caller that fiber_main has not
+__asm__(".text\n"
+        ".hidden cuda_emu_switch\n"
+        ".globl cuda_emu_switch\n"
+        ".type cuda_emu_switch, @function\n"
+        "cuda_emu_switch:\n"
+        "    push %rbp\n"
+        "    push %rbx\n"
+        "    push %r12\n"
+        "    push %r13\n"
+        "    push %r14\n"
+        "    push %r15\n"
+        "    mov %rsp, (%rdi)\n"
+        "    mov %rsi, %rsp\n"
+        "    pop %r15\n"
+        "    pop %r14\n"
+        "    pop %r13\n"
+        "    pop %r12\n"
+        "    pop %rbx\n"
+        "    pop %rbp\n"
+        "    ret\n"
+        ".size cuda_emu_switch, .-cuda_emu_switch\n");
+#elif defined(__aarch64__)
+enum { SAVED_RETURN = 11, SAVED_WORDS = 20 };
+__asm__(".text\n"
+        ".hidden cuda_emu_switch\n"
+        ".globl cuda_emu_switch\n"
+        ".type cuda_emu_switch, %function\n"
+        "cuda_emu_switch:\n"
+        "    sub sp, sp, #160\n"
+        "    stp x19, x20, [sp]\n"
+        "    stp x21, x22, [sp, #16]\n"
+        "    stp x23, x24, [sp, #32]\n"
+        "    stp x25, x26, [sp, #48]\n"
+        "    stp x27, x28, [sp, #64]\n"
+        "    stp x29, x30, [sp, #80]\n"
+        "    stp d8, d9, [sp, #96]\n"
+        "    stp d10, d11, [sp, #112]\n"
+        "    stp d12, d13, [sp, #128]\n"
+        "    stp d14, d15, [sp, #144]\n"
+        "    mov x9, sp\n"
+        "    str x9, [x0]\n"
+        "    mov sp, x1\n"
+        "    ldp x19, x20, [sp]\n"
+        "    ldp x21, x22, [sp, #16]\n"
+        "    ldp x23, x24, [sp, #32]\n"
+        "    ldp x25, x26, [sp, #48]\n"
+        "    ldp x27, x28, [sp, #64]\n"
+        "    ldp x29, x30, [sp, #80]\n"
+        "    ldp d8, d9, [sp, #96]\n"
+        "    ldp d10, d11, [sp, #112]\n"
+        "    ldp d12, d13, [sp, #128]\n"
+        "    ldp d14, d15, [sp, #144]\n"
+        "    add sp, sp, #160\n"
+        "    ret\n"
+        ".size cuda_emu_switch, .-cuda_emu_switch\n");
+#else
+#error "cuda_emu: no switch of stacks for this processor"
+#endif
+
+cuda_emu_place cuda_emu_here; // guarded by grid_mu
+
+enum { STACK_BYTES = 64 << 10, WARP = 32, LANE_BYTES = 32 };
 
 struct fiber {
-    ucontext_t context;
-#if !defined(SLOW_SWITCH)
-    jmp_buf where;
-#endif
-    bool is_started, is_done;
+    void **sp; // of its stack, while it does not run
+    bool is_done;
     const unsigned *waits_for; // NULL: it can go on; else once this differs from `seen`
     unsigned seen;
     uint3 thread;
@@ -93,9 +150,12 @@ struct warp {
     alignas(16) uint8_t left[2][WARP][LANE_BYTES];
 };
 
-/* The block that this thread runs. */
+/* The block that runs, and all fibers. */
 struct running {
     fiber outside; // the thread itself
+#if defined(__SANITIZE_ADDRESS__)
+    fiber *previous; // that ran before this one
+#endif
     std::vector<std::unique_ptr<fiber>> owned;
     std::vector<fiber *> list;
     std::vector<warp> warp_list;
@@ -112,27 +172,22 @@ struct running {
 #endif
     }
 };
-static thread_local running here;
+static running here; // guarded by grid_mu
+static std::mutex grid_mu;
 
 NOT_WATCHED static void switch_fiber(fiber *from, fiber *to)
 {
 #if defined(__SANITIZE_ADDRESS__)
+    here.previous = from;
     __sanitizer_start_switch_fiber(&from->fake_stack, to->bottom, to->n_bytes);
 #endif
 #if defined(__SANITIZE_THREAD__)
     __tsan_switch_to_fiber(to->tsan, __tsan_switch_to_fiber_no_sync);
 #endif
-#if defined(SLOW_SWITCH)
-    swapcontext(&from->context, &to->context);
-#else
-    if (_setjmp(from->where) == 0) {
-        if (to->is_started) _longjmp(to->where, 1);
-        to->is_started = true;
-        setcontext(&to->context);
-    }
-#endif
+    cuda_emu_switch(&from->sp, to->sp);
 #if defined(__SANITIZE_ADDRESS__)
-    __sanitizer_finish_switch_fiber(from->fake_stack, nullptr, nullptr);
+    __sanitizer_finish_switch_fiber(from->fake_stack, &here.previous->bottom,
+                                    &here.previous->n_bytes);
 #endif
 }
 
@@ -222,8 +277,7 @@ NOT_WATCHED const uint8_t *cuda_emu_meet(unsigned mask, const void *mine, size_t
 NOT_WATCHED static void fiber_main()
 {
 #if defined(__SANITIZE_ADDRESS__)
-    __sanitizer_finish_switch_fiber(nullptr, here.outside.bottom ? nullptr : &here.outside.bottom,
-                                    &here.outside.n_bytes);
+    __sanitizer_finish_switch_fiber(nullptr, &here.previous->bottom, &here.previous->n_bytes);
 #endif
     for (;;) {
         fiber *const me = here.fibers[here.current];
@@ -243,11 +297,12 @@ static fiber *make_fiber()
     here.owned.push_back(std::make_unique<fiber>());
     fiber *const f = here.owned.back().get();
     f->stack.reset(new char[STACK_BYTES]);
-    getcontext(&f->context);
-    f->context.uc_stack.ss_sp = f->stack.get();
-    f->context.uc_stack.ss_size = STACK_BYTES;
-    f->context.uc_link = nullptr;
-    makecontext(&f->context, fiber_main, 0);
+    // As if it had called the switch at the beginning of fiber_main.
+    const uintptr_t top =
+        reinterpret_cast<uintptr_t>(f->stack.get() + STACK_BYTES) & ~uintptr_t(15);
+    f->sp = reinterpret_cast<void **>(top) - SAVED_WORDS;
+    memset(f->sp, 0, SAVED_WORDS * sizeof *f->sp);
+    f->sp[SAVED_RETURN] = reinterpret_cast<void *>(fiber_main);
 #if defined(__SANITIZE_ADDRESS__)
     f->bottom = f->stack.get();
     f->n_bytes = STACK_BYTES;
@@ -262,6 +317,7 @@ static fiber *make_fiber()
 static void run_grid(dim3 grid, dim3 block, const std::function<void()> &body)
 {
     const unsigned n = block.x * block.y * block.z;
+    const std::lock_guard<std::mutex> lock(grid_mu);
     while (here.owned.size() < n) make_fiber();
     here.list.clear();
     for (unsigned i = 0; i < n; i++) {
@@ -274,9 +330,6 @@ static void run_grid(dim3 grid, dim3 block, const std::function<void()> &body)
     here.n = n;
     here.n_come = 0;
     here.body = &body;
-#if !defined(SLOW_SWITCH)
-    here.outside.is_started = true;
-#endif
 #if defined(__SANITIZE_THREAD__)
     here.outside.tsan = __tsan_get_current_fiber();
 #endif
@@ -420,13 +473,18 @@ bool cuda_emu_configure(const char *text)
     return true;
 }
 
-void cuda_emu_count(uint64_t *n_alive, uint64_t *n_call, uint64_t *n_operation)
+void cuda_emu_count(cuda_emu_counts *out)
 {
     const locked lock(machine.mu);
-    *n_alive = machine.memory.size() + machine.pinned.size() + machine.streams.size() +
-               machine.events.size();
-    *n_call = machine.n_call;
-    *n_operation = machine.n_operation;
+    out->n_alive = machine.memory.size() + machine.pinned.size() + machine.streams.size() +
+                   machine.events.size();
+    out->n_call = machine.n_call;
+    out->n_operation = machine.n_operation;
+    out->n_pending = 0;
+    for (cudaStream_t s : machine.streams) {
+        const locked stream(s->mu);
+        out->n_pending += s->queue.size() + s->is_busy;
+    }
 }
 
 /* ---- errors and devices ---------------------------------------------------------------------- */
@@ -569,6 +627,7 @@ cudaError_t cudaHostAlloc(void **out, size_t n_bytes, unsigned)
     CALLED(cudaErrorMemoryAllocation);
     const locked lock(machine.mu);
     if (!(*out = take(n_bytes))) return failed(cudaErrorMemoryAllocation);
+    memset(*out, 0xFF, n_bytes);
     machine.pinned[static_cast<uint8_t *>(*out)] = {n_bytes, 0, current_device};
     return cudaSuccess;
 }

@@ -4,14 +4,15 @@
  * cuda_runtime.h: host code and kernels, unchanged.  So their logic runs in tests, under sanitizers
  * and without a GPU.  What is real here and what is not:
  *
- *   threads    each thread of a block is a fiber; a block runs on the thread of its stream, one
- *              block after another.  Barriers and warp functions switch fibers.  A barrier that some
- *              threads do not reach, or lanes that meet in different warp functions, end the process
- *              with a message.
+ *   threads    each thread of a block is a fiber.  Barriers and warp functions switch fibers.  A
+ *              barrier that some threads do not reach, or lanes that meet in different warp
+ *              functions, end the process with a message.
+ *   blocks     one after another, and one grid at a time in the whole process.
  *   streams    each is an operating-system thread with a queue, so a host that touches memory too
  *              early, or forgets an event, races as it would with a GPU; ThreadSanitizer sees it.
  *   memory     device memory is host memory of exactly the size asked for (AddressSanitizer sees
- *              what lies beyond), filled with 0xFF, granted in steps of 2 MiB up to a limit.
+ *              what lies beyond), filled with 0xFF, granted in steps of 2 MiB up to a limit;
+ *              page-locked memory likewise, without a limit.
  *   rules      asynchronous copies want page-locked host memory, work wants the current device to be
  *              the stream's, grids and blocks have CUDA's limits; else the call fails.
  *
@@ -29,7 +30,7 @@
 #define __global__
 #define __device__
 #define __host__
-#define __shared__ static thread_local // the threads of a block share an operating-system thread
+#define __shared__ static // one block runs at a time
 #define __launch_bounds__(n)
 #define __restrict__ __restrict
 
@@ -51,7 +52,7 @@ struct dim3 {
 struct cuda_emu_place {
     uint3 thread, block;
 };
-extern thread_local cuda_emu_place cuda_emu_here;
+extern cuda_emu_place cuda_emu_here;
 
 #define threadIdx (cuda_emu_here.thread)
 #define blockIdx  (cuda_emu_here.block)
@@ -197,9 +198,14 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *config, void (*kernel)(
  * Releasing calls that are made to fail do release. */
 bool cuda_emu_configure(const char *text);
 
-/* For tests, found in the plugin by name.  What is alive, and how many calls were made. */
-extern "C" __attribute__((visibility("default"))) void
-cuda_emu_count(uint64_t *n_alive, uint64_t *n_call, uint64_t *n_operation);
+/* For tests, found in the plugin by name. */
+struct cuda_emu_counts {
+    uint64_t n_alive;     // allocations, streams, events
+    uint64_t n_call;      // of the runtime, since the settings changed
+    uint64_t n_operation; // put into streams since then
+    uint64_t n_pending;   // of them not done yet
+};
+extern "C" __attribute__((visibility("default"))) void cuda_emu_count(cuda_emu_counts *out);
 /* Ends hung streams and frees whatever a plugin had to leave on a lost device. */
 extern "C" __attribute__((visibility("default"))) void cuda_emu_clear(void);
 

@@ -1,8 +1,10 @@
 #version 450
-// hidden.comp - h = silu(gate) * up, quantised for `down`: 64 columns per workgroup, one or two groups.
+// hidden.comp - h = silu(gate) * up, quantised for `down`: 64 columns per workgroup, one or two
+// groups.
 //
-// A lane computes one column.  The largest magnitude of a group is found by comparing bits as integers,
-// as in coli_quantise_group, so the order in which lanes meet does not matter; nor does it for the sum of q.
+// A lane computes one column.  The largest magnitude of a group is found by comparing bits as
+// integers, as in coli_quantise_group, so the order in which lanes meet does not matter; nor does
+// it for the sum of q.
 #extension GL_GOOGLE_include_directive : require
 #include "exact.glsl"
 #include "buffers.glsl"
@@ -44,7 +46,7 @@ void main()
 
         const uint largest = amax[group];
         const bool in_range = largest < 0x53800000u;                  // 2^40
-        const bool is_zero = !in_range || largest < 0x21800000u;      // 2^-60
+        const bool is_zero = !in_range || largest < 0x23800000u;      // 2^-56
         precise float d = uintBitsToFloat(largest) * uintBitsToFloat(0x3C010204u); // 1/127
         int q = 0;
         if (!is_zero) {

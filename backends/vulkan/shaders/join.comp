@@ -1,5 +1,6 @@
 #version 450
-// join.comp - the rows of a group's result: a pair's row as it is, or several, weighted and added in order.
+// join.comp - the rows of a group's result: a pair's row as it is, or several, weighted and added
+// in order.
 #extension GL_GOOGLE_include_directive : require
 #include "exact.glsl"
 #include "buffers.glsl"

@@ -1,17 +1,18 @@
 #version 450
 // product.comp - y = W x for quantised rows x, a panel of sixteen weight rows per workgroup.
 //
-// The workgroup (16, N_SPLIT * N_SIDE): lane x computes row x of the panel, so a chunk of codes is 64
-// contiguous bytes for sixteen lanes.  Along y, the workgroup either splits the columns (few rows: many
-// loads under way at once) or takes more activation rows (many rows: the weights, read once, serve
-// N_SIDE * N_ROW of them from the cache).
+// The workgroup (16, N_SPLIT * N_SIDE): lane x computes row x of the panel, so a chunk of codes is
+// 64 contiguous bytes for sixteen lanes.  Along y, the workgroup either splits the columns (few
+// rows: many loads under way at once) or takes more activation rows (many rows: the weights, read
+// once, serve N_SIDE * N_ROW of them from the cache).
 //
-//     split s takes groups s * 2^split_log2 ...: a subtree of the sum's tree, as coli/exact.h allows.
-//     Within it, a binary counter of partial sums per row, as in coli_tree_add; the splits' sums are
-//     added in pairs at the end.
+// Split s takes groups s * 2^split_log2 ...: a subtree of the sum's tree.  Within it a lane keeps a
+// binary counter of partial sums for each of its rows, as in coli_tree_add; the splits' sums are
+// added in pairs at the end.
 //
 // Nothing depends on the size of subgroups: lanes meet in shared memory only, behind barriers.
 #extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
 #ifdef STORAGE16
 #extension GL_EXT_shader_16bit_storage : require
 #endif
@@ -51,14 +52,20 @@ layout(push_constant) uniform constants
 
 layout(set = 0, binding = 0, std430) readonly buffer weight_words { uint word[]; } weights[8];
 #ifdef STORAGE16
-layout(set = 0, binding = 0, std430) readonly buffer weight_halves { uint16_t scale[]; } weights16[8];
+layout(set = 0, binding = 0, std430) readonly buffer weight_halves { uint16_t scale[]; }
+weights16[8];
 #endif
+
+// Loops over a lane's rows are unrolled, so that their arrays become registers.  Whether those over
+// the levels of a tree are is the driver's choice: it takes some drivers seconds.
+#define UNROLL [[unroll]]
 
 shared float partial[N_Y * N_ROW * 16];
 
 // Sum of four products of signed bytes.
 #ifdef DOT
-spirv_instruction(extensions = ["SPV_KHR_integer_dot_product"], capabilities = [6018, 6019], id = 4450)
+spirv_instruction(extensions = ["SPV_KHR_integer_dot_product"], capabilities = [6018, 6019],
+                  id = 4450)
 int op_sdot(uint a, uint b, spirv_literal int packed);
 int dot4(uint a, uint b) { return op_sdot(a, b, 0); }
 #else
@@ -122,7 +129,7 @@ void main()
 
     // Rows beyond the tile's are computed as copies of the last and not stored.
     uint x[N_ROW], pair[N_ROW];
-    for (uint j = 0; j < N_ROW; j++) {
+    UNROLL for (uint j = 0; j < N_ROW; j++) {
         const uint i = side * N_ROW + j;
         pair[j] = first_pair + min(i, n_pair - 1);
         x[j] = x_at + (row_at == NONE ? pair[j] : work[row_at + pair[j]]) * x_ld;
@@ -135,17 +142,17 @@ void main()
         const uint at = panel_at + FIRST_GROUP + g * GROUP_WORDS;
         const float scale = PER_ROW != 0 ? row_scale : scale_of(w, at, lane, pow2);
         int sum[N_ROW];
-        for (uint j = 0; j < N_ROW; j++)
+        UNROLL for (uint j = 0; j < N_ROW; j++)
             sum[j] = -EXCESS * int(work[x[j] + n_group * (GROUP / 4 + 1) + g]);
         for (uint k = 0; k < GROUP / 16; k++) {
             const uvec4 code = codes_of(w, at + CODE_AT, k, lane);
-            for (uint j = 0; j < N_ROW; j++) {
+            UNROLL for (uint j = 0; j < N_ROW; j++) {
                 const uvec4 q = work4[(x[j] + g * (GROUP / 4)) / 4 + k];
                 sum[j] += dot4(q.x, code.x) + dot4(q.y, code.y) + dot4(q.z, code.z) +
                           dot4(q.w, code.w);
             }
         }
-        for (uint j = 0; j < N_ROW; j++) {
+        UNROLL for (uint j = 0; j < N_ROW; j++) {
             const float d = uintBitsToFloat(work[x[j] + n_group * (GROUP / 4) + g]);
             precise float v = float(sum[j]) * (scale * d);
             for (uint i = 0; i < N_LEVEL; i++) { // coli_tree_add
@@ -159,7 +166,7 @@ void main()
     }
 
     const uint n = end > first ? end - first : 0;
-    for (uint j = 0; j < N_ROW; j++) { // coli_tree_sum
+    UNROLL for (uint j = 0; j < N_ROW; j++) { // coli_tree_sum
         precise float sum = 0.0;
         for (uint i = 0; i < N_LEVEL; i++)
             if ((n >> i & 1u) != 0u) sum = level[j * N_LEVEL + i] + sum;
@@ -168,14 +175,15 @@ void main()
     barrier();
     if (split != 0) return;
 
-    for (uint j = 0; j < N_ROW; j++) {
+    UNROLL for (uint j = 0; j < N_ROW; j++) {
         // Split s of row j is at first + s * step; the tree over the splits.
         const uint step = N_ROW * 16, at = (gl_LocalInvocationID.y * N_ROW + j) * 16 + lane;
         precise float y[N_SPLIT];
-        for (uint s = 0; s < N_SPLIT; s++) y[s] = partial[at + s * step];
+        UNROLL for (uint s = 0; s < N_SPLIT; s++) y[s] = partial[at + s * step];
         for (uint width = 1; width < N_SPLIT; width *= 2)
             for (uint s = 0; s < N_SPLIT; s += 2 * width) y[s] = y[s] + y[s + width];
-        // Adding +0 makes -0 to +0; done on the bits, since there are drivers that drop such an addition.
+        // Adding +0 makes -0 to +0; done on the bits, since there are drivers that drop such an
+        // addition.
         const uint bits = floatBitsToUint(y[0]);
         if (side * N_ROW + j < n_pair && 16 * panel + lane < n_out)
             out_word[y_at + which * y_plane + pair[j] * y_ld + 16 * panel + lane] =

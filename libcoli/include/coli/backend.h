@@ -180,7 +180,7 @@ static inline uint64_t coli_bk_matrix_bytes(uint32_t format, uint32_t n_out, uin
 /* ---- arithmetic ----------------------------------------------------------------------------
  *
  * Activations arrive quantised: per row and group of G columns, G int8 numbers q (-127..127, padded
- * with 0) and one f32 scale d, 0 or at least 2^-67.  Floats are binary32; every operation is rounded
+ * with 0) and one f32 scale d, 0 or at least 2^-63.  Floats are binary32; every operation is rounded
  * once, to nearest even; nothing is fused.
  *
  *     product   s_g = sum of q*w over the group, exact in int32
@@ -195,9 +195,10 @@ static inline uint64_t coli_bk_matrix_bytes(uint32_t format, uint32_t n_out, uin
  *               number is not finite or its magnitude is 2^40 or more.  Its y is then of no use.
  *     join      sum = 0;  for each term in order: sum = sum + (weight * y_term)
  *
- * Denormals: silu(g)*u may be one; coli_quantise_group makes a group that is below 2^-60 altogether
- * zero.  Products are none, and sums only where scale * d is below 2^-103: there alone does a device
- * that flushes denormals to zero give other bits. */
+ * Denormals: products and their sums are none, since |v_g| is 0 or at least 2^-103.  silu(g)*u may be
+ * one, and coli_quantise_group makes a group that is below 2^-56 altogether zero.  So a device that
+ * flushes denormals to zero gives the same bits, except where it joins: it must not declare
+ * COLI_BK_CAN_JOIN. */
 
 /* ---- host ---------------------------------------------------------------------------------- */
 

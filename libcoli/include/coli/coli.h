@@ -79,6 +79,12 @@ typedef struct coli_model_opts {
     void (*note)(void *user, const char *line); /* which devices are used and how; NULL: nobody asks */
     coli_progress_fn progress;                  /* of copying experts to devices */
     void *user;                                 /* of both */
+    /* Which experts devices hold (docs/devices.md). */
+    const char *heat;   /* file of how much each was used by earlier runs, read here and written when the
+                           model is closed; NULL: none.  It need not exist yet */
+    bool heat_readonly; /* do not write it */
+    bool replan;        /* each prompt's own routing decides, from its prefill on */
+    uint32_t replan_max; /* swaps per layer and prompt; 0: 24 */
 } coli_model_opts;
 
 /* Open a container directory (docs/formats/container.md).  The weights are mapped, not read.
@@ -86,8 +92,12 @@ typedef struct coli_model_opts {
  *          or instruction set), E_NOMEM, E_IO. */
 COLI_API coli_status coli_model_open(const char *dir, const coli_model_opts *opts,
                                      coli_model **out);
-/* Every session of the model must have been destroyed. */
+/* Every session of the model must have been destroyed.  Writes the heat file. */
 COLI_API void coli_model_close(coli_model *model);
+
+/* Write the heat file now, which close does too without a word; nothing without one.  E_FORMAT when
+ * something else stands there, E_IO. */
+COLI_API coli_status coli_model_save_heat(const coli_model *model);
 
 /* What a model is.  Strings are borrowed from the model. */
 typedef struct coli_model_info {
@@ -140,9 +150,14 @@ typedef struct coli_backend_stats {
     uint64_t n_footprint_fallback; /* the size for the footprint */
     uint64_t n_call_failed;        /* calls of plugins that failed */
     uint64_t n_call_late;          /* that did not answer in time */
+    /* Pairs since the end of the last prompt: on devices, on the processor. */
+    uint64_t n_hit_decode, n_miss_decode;
+    uint64_t n_swap, n_swap_in_place, n_swap_failed; /* begun; landed in the very slot; lost */
+    uint64_t n_replan_planned, n_replan_done, n_replan_pending, n_replan_skipped;
     /* As the devices measured (the fake one: as a real one would have taken), ms. */
     double upload_ms, to_device_ms, kernel_ms, to_host_ms;
 } coli_backend_stats;
+/* Waits for the chunk that a session is computing. */
 COLI_API coli_status coli_model_get_backend_stats(const coli_model *model, coli_backend_stats *out);
 
 /* One of the devices that a model opened.  Strings are borrowed from the model. */
@@ -422,6 +437,43 @@ typedef struct coli_check_result {
  * Cost     under a minute for plain C, some seconds for a graphics processor. */
 COLI_API coli_status coli_backend_check(const char *file, const coli_check_opts *opts,
                                         coli_check_result *result);
+
+/* ---- heat ---------------------------------------------------------------------------------- */
+
+/* A heat file (docs/formats/heat.md) says how much each expert of a model was used by all runs that
+ * kept it.  It belongs to one model.  All functions refuse what is no heat file, or one of another
+ * model, with E_FORMAT, or E_UNSUPPORTED where it is of a later version, and leave it alone; what they
+ * write replaces the old file in one step. */
+typedef struct coli_heat coli_heat;
+
+/* Read it into memory.  Errors also E_NOTFOUND, E_IO, E_NOMEM. */
+COLI_API coli_status coli_heat_open(const char *path, coli_heat **out);
+COLI_API void coli_heat_close(coli_heat *heat);
+
+typedef struct coli_heat_info {
+    uint32_t struct_size;       /* set by the caller */
+    uint32_t n_layer, n_expert; /* layers with routed experts; experts in each */
+    uint64_t n_token;           /* decoded while it was kept */
+    const char *identity;       /* of the model, as in coli_model_info; borrowed from heat */
+    const uint32_t *counts;     /* (n_layer, n_expert) borrowed from heat */
+} coli_heat_info;
+COLI_API coli_status coli_heat_get_info(const coli_heat *heat, coli_heat_info *info);
+
+/* Add up files of one model, counter by counter; a full counter stays full.
+ *   out    where the sum goes; may be one of the files
+ *   files  (n_file), at least one
+ * Errors   E_EXISTS (out is there and not one of the files); as above. */
+COLI_API coli_status coli_heat_merge(const char *out, const char *const *files, uint32_t n_file);
+
+/* Set all counters of a file to 0. */
+COLI_API coli_status coli_heat_reset(const char *path);
+
+/* A heat file with the counters of one in the older format, which does not say of what model they are:
+ * the caller says it, and only the shape can be checked.
+ *   out        must not exist
+ *   model_dir  the container
+ * Errors   E_EXISTS; as above, and as for coli_model_open. */
+COLI_API coli_status coli_heat_import(const char *out, const char *file, const char *model_dir);
 
 /* ---- tools --------------------------------------------------------------------------------- */
 

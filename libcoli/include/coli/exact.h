@@ -198,7 +198,7 @@ COLI_EXACT_FN bool coli_quantise_group(const float *x, uint32_t n, uint32_t grou
     *d = 0.0f;
     *sum = 0;
     memset(q, 0, group);
-    if (!in_range || amax < 0x21800000u) return in_range; // 2^-60
+    if (!in_range || amax < 0x23800000u) return in_range; // 2^-56
 
     *d = coli_from_bits(amax) * (1.0f / 127.0f);
     const float recip = coli_recip(*d);

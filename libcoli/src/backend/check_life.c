@@ -346,7 +346,15 @@ void coli__ck_close_any_time(coli__ck *ck)
     coli__ck_tensor *t = some_expert(ck);
     CK_OK(ck, group_issue, ck->dev, &group_for(ck, &t)->args);
     coli__ck_hint(ck, "closing with a group that was not taken and a tensor that was not freed");
-    close_clean(ck, ck->dev, n_live, "with a group that was not taken");
+    close_clean(ck, ck->dev, n_live, "with a group not taken and a tensor not freed");
+
+    if (ck->api.host_alloc && ck->api.host_free) {
+        coli__ck_open(ck, &ck->dev);
+        t = some_expert(ck);
+        ck->api.host_alloc(ck->dev, 65536);
+        coli__ck_hint(ck, "closing with memory of host_alloc that was not freed");
+        close_clean(ck, ck->dev, n_live, "with memory of host_alloc not freed");
+    }
 
     if (ck->api.tensor_overwrite_async && ck->api.fence_poll) {
         coli__ck_open(ck, &ck->dev);

@@ -380,4 +380,7 @@ void coli__ck_leaks(coli__ck *ck)
     if (ck->api.tensor_overwrite_async && ck->api.fence_poll)
         repeat(ck, "an overwrite in the background", one_async, &o);
     coli__ck_free(ck, t);
+    if (coli__memory_allocated() == 0) // what was looked at is fine
+        coli__ck_skip(ck, "this system does not tell what a process holds; only mem_info and "
+                          "host->alloc were looked at, and show no leak");
 }

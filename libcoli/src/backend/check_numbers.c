@@ -99,7 +99,7 @@ static void extreme_products(coli__ck *ck, uint32_t format)
             s.matrix[0].scale_exp = exps[e];
             coli__ck_tensor *w = coli__ck_upload(ck, s);
             coli__ck_rows *x = coli__ck_random_rows(ck, N_EXTREME_ROW, &s.matrix[0]);
-            extreme_rows(x, e == 0 ? 0x1p-60f : 0x1p-67f, 0x1p33f);
+            extreme_rows(x, e == 0 ? 0x1p-56f : 0x1p-63f, 0x1p33f);
             coli__ck_product_run(ck, coli__ck_make_product(ck, w, x));
             coli__ck_free(ck, w);
         }

@@ -349,7 +349,7 @@ static void quantise(const steps *by, const float *x, uint32_t n, int8_t *q, flo
     float amax = 0.0f;
     for (uint32_t i = 0; i < n; i++) amax = fabsf(x[i]) > amax ? fabsf(x[i]) : amax;
     *d = 0.0f;
-    if (!(amax >= 0x1p-60f && amax < 0x1p40f)) return; // q is zero already
+    if (!(amax >= 0x1p-56f && amax < 0x1p40f)) return; // q is zero already
     *d = by->unit(amax);
     for (uint32_t i = 0; i < n; i++) {
         int32_t v = by->round(x[i], *d, amax);

@@ -42,7 +42,7 @@ void coli__dense_destroy(coli__dense *dense)
 
 bool coli__dense_has(const coli__dense *dense, const coli__mat *w)
 {
-    coli__place place;
+    coli__slot place;
     return dense && coli__devices_matrix(dense->devices, w, &place);
 }
 
@@ -54,7 +54,7 @@ static void run_form(coli__dense *dense, const coli__qrows *x, uint32_t first, u
     coli__product product[COLI__MAX_PRODUCT];
     uint32_t of[COLI__MAX_PRODUCT], n = 0;
     for (uint32_t i = 0; i < n_mat; i++) {
-        coli__place place;
+        coli__slot place;
         if (mats[i]->fmt.group != x->group ||
             !coli__devices_matrix(dense->devices, mats[i], &place))
             continue;

@@ -266,8 +266,6 @@ bool coli__devices_close(coli__devices *d)
 {
     if (!d) return true;
     const bool ended = close_all(d);
-    coli__free(d->experts);
-    coli__free(d->first);
     coli__free(d->matrices);
     if (ended) coli__plugins_free(&d->plugins);
     coli__free(d);
@@ -304,8 +302,6 @@ void coli__devices_stats(coli__devices *d, coli_backend_stats *out)
     if (!d) return;
     out->n_device = d->n;
     out->n_matrix = d->n_matrix;
-    for (uint32_t i = 0; i < d->n; i++) out->n_expert += coli__devices_n_expert_on(d, i);
-    out->n_expert_total = d->n_expert_total;
     out->n_row_device = atomic_load(&d->n_row_device);
     out->n_row_host = atomic_load(&d->n_row_host);
     out->n_row_again = atomic_load(&d->n_row_again);
@@ -328,6 +324,12 @@ void coli__devices_stats(coli__devices *d, coli_backend_stats *out)
     }
 }
 
+void coli__devices_rows(const coli__devices *d, uint64_t *n_device, uint64_t *n_host)
+{
+    *n_device = atomic_load(&d->n_row_device);
+    *n_host = atomic_load(&d->n_row_host);
+}
+
 void coli__devices_use(const coli__devices *d, uint32_t i, coli_device_use *out)
 {
     const coli__device *dev = d->dev[i];
@@ -336,7 +338,6 @@ void coli__devices_use(const coli__devices *d, uint32_t i, coli_device_use *out)
     out->name = coli__device_info(dev)->name;
     out->uuid = coli__device_info(dev)->uuid;
     out->lost = coli__device_alive(dev) ? NULL : coli__device_why(dev);
-    out->n_expert = coli__devices_n_expert_on(d, i);
     out->vram_bytes = d->used[i];
     out->allowance_bytes = d->allowance[i];
 }

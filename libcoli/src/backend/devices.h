@@ -1,10 +1,9 @@
 /* devices.h - the devices of one model, and which of its weights they hold.
  *
- * Opening chooses a plugin and its devices.  The engine then offers its dense matrices, and the rest
- * of each device's allowance goes to routed experts: expert 0 of every layer, expert 1 of every
- * layer, ... so that all layers get their share; expert e lives on device e mod n.
+ * Opening chooses a plugin and its devices, and decides how much of their memory may be used.  The
+ * engine then offers its dense matrices; what they leave is for experts (moe/tier.h).
  *
- * NULL stands for "no device" in every call here.  A place whose device was lost counts as none. */
+ * NULL stands for "no device" in every call here. */
 #ifndef COLI_BACKEND_DEVICES_H
 #define COLI_BACKEND_DEVICES_H
 
@@ -26,32 +25,47 @@ bool coli__devices_close(coli__devices *devices);
 uint32_t coli__devices_n(const coli__devices *devices);
 coli__device *coli__devices_at(const coli__devices *devices, uint32_t i);
 
-/* Where some weights are. */
-typedef struct coli__place {
+/* Where some weights are, on a device that was alive when this was asked. */
+typedef struct coli__slot {
     uint32_t device; // index
     coli_bk_tensor *tensor;
-} coli__place;
+} coli__slot;
 
 /* -- placing ----------------------------------------------------------------------------------- */
 
 /* A dense matrix that the engine can multiply on a device: placed if the options say so, the first
  * device computes its format and has room. */
 void coli__devices_offer(coli__devices *devices, const coli__mat *w);
-/* E_CANCELLED when `progress` said so; E_UNSUPPORTED when a device that was asked for is lost. */
-coli_status coli__devices_place_experts(coli__devices *devices);
-
-/* The newcomer takes the leaving expert's slot, which keeps its device.  When that fails neither is
- * on a device.  The caller knows that no group uses the slot. */
-coli_status coli__devices_swap(coli__devices *devices, const coli__ct_experts *layer,
-                               uint32_t leaving, uint32_t coming);
-
-/* False when it is on no device, or on a lost one. */
-bool coli__devices_expert(const coli__devices *devices, const coli__ct_experts *layer,
-                          uint32_t expert, coli__place *out);
-bool coli__devices_matrix(const coli__devices *devices, const coli__mat *w, coli__place *out);
+bool coli__devices_matrix(const coli__devices *devices, const coli__mat *w, coli__slot *out);
 /* Bytes of the widest row of quantised numbers, and outputs, of the matrices placed. */
 void coli__devices_matrix_limits(const coli__devices *devices, size_t *max_row_bytes,
                                  size_t *max_out);
+
+/* -- for the tier ------------------------------------------------------------------------------ */
+
+/* One expert as a device sees it; false when the device does not compute its formats. */
+bool coli__devices_expert_source(const coli__devices *devices, uint32_t device,
+                                 const coli__ct_experts *layer, uint32_t expert,
+                                 coli_bk_source *out);
+
+/* How many of n experts the options ask for; and the books of a device's allowance, in bytes. */
+uint64_t coli__devices_wanted(const coli__devices *devices, uint64_t n);
+uint64_t coli__devices_room(const coli__devices *devices, uint32_t device);
+bool coli__devices_take(coli__devices *devices, uint32_t device, uint64_t n_bytes);
+void coli__devices_give(coli__devices *devices, uint32_t device, uint64_t n_bytes);
+/* A slot is gone for good: neither used nor allowed any more. */
+void coli__devices_slot_gone(coli__devices *devices, uint32_t device, uint64_t n_bytes);
+uint64_t coli__devices_used(const coli__devices *devices, uint32_t device);
+uint64_t coli__devices_matrix_bytes(const coli__devices *devices, uint32_t device);
+
+/* Tell how far the copying is; E_CANCELLED when the caller wants it to stop. */
+coli_status coli__devices_progress(const coli__devices *devices, uint64_t done_bytes,
+                                   uint64_t total_bytes);
+/* The experts are there: say what is where.  E_UNSUPPORTED when a device that was asked for is lost.
+ *   n_resident      (devices) experts on each
+ *   is_unsupported  no device computes their format */
+coli_status coli__devices_placed(const coli__devices *devices, const uint32_t *n_resident,
+                                 uint64_t n_expert, bool is_unsupported);
 
 /* -- statistics -------------------------------------------------------------------------------- */
 
@@ -62,6 +76,7 @@ void coli__devices_count(coli__devices *devices, uint64_t n_device, uint64_t n_h
 /* Products that a device failed. */
 void coli__devices_count_products_again(coli__devices *devices, uint32_t n);
 void coli__devices_stats(coli__devices *devices, coli_backend_stats *out);
+void coli__devices_rows(const coli__devices *devices, uint64_t *n_device, uint64_t *n_host);
 void coli__devices_use(const coli__devices *devices, uint32_t i, coli_device_use *out);
 
 /* The ABI's number of a weight format; false when devices do not compute it. */

@@ -8,7 +8,7 @@
 
 typedef struct placed_matrix {
     const uint8_t *data; // of the matrix: its name here
-    coli__place place;
+    coli__slot place;
     uint32_t n_out;
     size_t row_bytes;
 } placed_matrix;
@@ -32,10 +32,8 @@ struct coli__devices {
     const char *options, *ordinals;
 
     /* places; changed while no group runs */
-    uint64_t used[COLI__MAX_DEVICE]; // footprints
-    coli__place *experts;            // expert e of layer l at first[l] + e; tensor NULL: none
-    size_t *first;                   // (n_layer) by the layer's number
-    uint64_t n_expert_total;
+    uint64_t used[COLI__MAX_DEVICE];          // footprints
+    uint64_t matrix_bytes[COLI__MAX_DEVICE];  // of these, the dense matrices'
     placed_matrix *matrices;                  // (n_matrix) by data
     uint32_t n_matrix, cap_matrix, n_refused; // refused: offered, without a place
 
@@ -45,7 +43,6 @@ struct coli__devices {
 
 /* Ask each device for its memory and decide how much of it may be used. */
 coli_status coli__devices_allow(coli__devices *d);
-uint64_t coli__devices_n_expert_on(const coli__devices *d, uint32_t device); // 0 when it is lost
 __attribute__((format(printf, 2, 3))) void coli__devices_note(const coli__devices *d,
                                                               const char *fmt, ...);
 

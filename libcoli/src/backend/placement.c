@@ -1,4 +1,4 @@
-/* placement.c - which weights go to which device, until something better than their order is known. */
+/* placement.c - the books of what devices may hold and do hold, and the dense matrices on them. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -91,7 +91,7 @@ void coli__devices_offer(coli__devices *d, const coli__mat *w)
     if (!d || !d->trunk) return;
     coli_bk_source source = {.struct_size = sizeof source, .n_matrix = 1, .data = w->data};
     placed_matrix m = {.data = w->data, .n_out = w->n_out};
-    coli__place there;
+    coli__slot there;
     if (coli__devices_matrix(d, w, &there)) return; // tied weights are offered twice
     if (!computes(d->dev[0], w->fmt) || !coli__device_multiplies(d->dev[0]) || !has_room(d) ||
         !coli__mat_bytes(w->fmt, w->n_out, w->n_in, &source.n_bytes, NULL)) {
@@ -100,15 +100,17 @@ void coli__devices_offer(coli__devices *d, const coli__mat *w)
     }
     source.matrix[0] = describe(w, 0);
     m.row_bytes = ((size_t)w->n_in + w->fmt.group - 1) / w->fmt.group * w->fmt.group;
+    const uint64_t before = d->used[0];
     if (put(d, 0, &source, &m.place.tensor) != COLI_OK) {
         d->n_refused++;
         return;
     }
+    d->matrix_bytes[0] += d->used[0] - before;
     d->matrices[d->n_matrix++] = m;
     qsort(d->matrices, d->n_matrix, sizeof m, by_data);
 }
 
-bool coli__devices_matrix(const coli__devices *d, const coli__mat *w, coli__place *out)
+bool coli__devices_matrix(const coli__devices *d, const coli__mat *w, coli__slot *out)
 {
     if (!d || d->n_matrix == 0) return false;
     const placed_matrix key = {.data = w->data};
@@ -130,12 +132,13 @@ void coli__devices_matrix_limits(const coli__devices *d, size_t *max_row_bytes, 
 
 /* -- experts ----------------------------------------------------------------------------------- */
 
-/* One expert as a device sees it; false when no device computes its formats. */
-static bool expert_source(const coli__device *dev, const coli__ct_experts *layer, uint32_t e,
-                          coli_bk_source *out)
+bool coli__devices_expert_source(const coli__devices *d, uint32_t device,
+                                 const coli__ct_experts *layer, uint32_t expert,
+                                 coli_bk_source *out)
 {
+    const coli__device *dev = d->dev[device];
     coli__mat gate, up, down;
-    coli__ct_expert(layer, e, &gate, &up, &down);
+    coli__ct_expert(layer, expert, &gate, &up, &down);
     if (!computes(dev, gate.fmt) || !computes(dev, up.fmt) || !computes(dev, down.fmt) ||
         gate.fmt.group != up.fmt.group)
         return false;
@@ -148,170 +151,84 @@ static bool expert_source(const coli__device *dev, const coli__ct_experts *layer
     return true;
 }
 
-/* The state of going through all experts. */
-typedef struct placing {
-    coli__devices *d;
-    bool full[COLI__MAX_DEVICE];
-    uint64_t n_unsupported, n_failed, done_bytes, total_bytes;
-} placing;
-
-static coli__place *slot_of(const coli__devices *d, const coli__ct_experts *layer, uint32_t e)
+uint64_t coli__devices_wanted(const coli__devices *d, uint64_t n)
 {
-    return &d->experts[d->first[layer->layer] + e];
+    if (d->vram_unit != COLI_VRAM_PERCENT) return n;
+    const uint64_t wanted = (uint64_t)((double)n * d->vram / 100 + 0.5);
+    return wanted < n ? wanted : n;
 }
 
-/* How many of a layer's experts the options ask for. */
-static uint32_t n_wanted(const coli__devices *d, const coli__ct_experts *layer)
+uint64_t coli__devices_room(const coli__devices *d, uint32_t device)
 {
-    if (d->vram_unit != COLI_VRAM_PERCENT) return layer->n_expert;
-    const double n = (double)layer->n_expert * d->vram / 100 + 0.5;
-    return n < layer->n_expert ? (uint32_t)n : layer->n_expert;
+    return d->allowance[device] - d->used[device];
 }
 
-static void place_expert(placing *p, const coli__ct_experts *layer, uint32_t e)
+bool coli__devices_take(coli__devices *d, uint32_t device, uint64_t n_bytes)
 {
-    coli__devices *d = p->d;
-    const uint32_t device = e % d->n;
-    coli_bk_source source;
-    if (p->full[device] || !coli__device_alive(d->dev[device])) return;
-    if (!expert_source(d->dev[device], layer, e, &source)) {
-        p->n_unsupported++;
-        return;
-    }
-    coli__place *place = slot_of(d, layer, e);
-    place->device = device;
-    const coli_status status = put(d, device, &source, &place->tensor);
-    if (status == COLI_E_NOMEM) p->full[device] = true;
-    if (status != COLI_OK) p->n_failed++;
+    if (n_bytes > coli__devices_room(d, device)) return false;
+    d->used[device] += n_bytes;
+    return true;
 }
 
-static coli_status lay_out_table(coli__devices *d)
+void coli__devices_give(coli__devices *d, uint32_t device, uint64_t n_bytes)
 {
-    const coli__container *c = d->container;
-    const uint32_t n_layer = coli__container_n_expert_layer(c);
-    uint32_t last = 0;
-    for (uint32_t i = 0; i < n_layer; i++) {
-        const coli__ct_experts *layer = coli__container_experts(c, i);
-        if (layer->layer > last) last = layer->layer;
-        d->n_expert_total += layer->n_expert;
-    }
-    d->first = coli__calloc((size_t)last + 1, sizeof *d->first);
-    d->experts = coli__calloc((size_t)d->n_expert_total, sizeof *d->experts);
-    if (!d->first || !d->experts) return COLI_E_NOMEM;
-    size_t first = 0;
-    for (uint32_t i = 0; i < n_layer; i++) {
-        const coli__ct_experts *layer = coli__container_experts(c, i);
-        d->first[layer->layer] = first;
-        first += layer->n_expert;
-    }
-    return COLI_OK;
+    d->used[device] -= n_bytes;
 }
 
-static bool any_left(const placing *p)
+void coli__devices_slot_gone(coli__devices *d, uint32_t device, uint64_t n_bytes)
 {
-    for (uint32_t i = 0; i < p->d->n; i++)
-        if (!p->full[i] && coli__device_alive(p->d->dev[i])) return true;
-    return false;
+    d->used[device] -= n_bytes;
+    d->allowance[device] -= n_bytes;
 }
 
-/* One expert of each layer. */
-static coli_status place_round(placing *p, uint32_t e)
+uint64_t coli__devices_used(const coli__devices *d, uint32_t device)
 {
-    const uint32_t n_layer = coli__container_n_expert_layer(p->d->container);
-    for (uint32_t i = 0; i < n_layer; i++) {
-        const coli__ct_experts *layer = coli__container_experts(p->d->container, i);
-        if (e >= n_wanted(p->d, layer)) continue;
-        place_expert(p, layer, e);
-        p->done_bytes += layer->block_bytes;
-    }
-    if (p->d->progress &&
-        !p->d->progress(p->d->user, "copying experts to the device", p->done_bytes, p->total_bytes))
-        return coli__fail(COLI_E_CANCELLED, "stopped by the caller");
-    return COLI_OK;
+    return d->used[device];
 }
 
-static void say_what_is_where(const placing *p)
+uint64_t coli__devices_matrix_bytes(const coli__devices *d, uint32_t device)
 {
-    const coli__devices *d = p->d;
-    for (uint32_t i = 0; i < d->n; i++) {
-        const coli__device *dev = d->dev[i];
-        const coli_bk_device_info *info = coli__device_info(dev);
-        char trunk[48] = "";
-        if (i == 0 && d->n_matrix)
-            snprintf(trunk, sizeof trunk, ", %u dense matrices", d->n_matrix);
-        coli__devices_note(d, "%s %u: %s%s%s: %llu of %llu experts%s, %.2f GiB of %.2f GiB",
-                           coli__device_plugin(dev)->info.name, coli__device_ordinal(dev),
-                           info->name, info->uuid[0] ? ", " : "", info->uuid,
-                           (unsigned long long)coli__devices_n_expert_on(d, i),
-                           (unsigned long long)d->n_expert_total, trunk,
-                           (double)d->used[i] / (double)RESERVE,
-                           (double)info->mem_total / (double)RESERVE);
-        if (!coli__device_alive(dev)) coli__devices_note(d, "given up: %s", coli__device_why(dev));
-    }
-    if (p->n_unsupported)
-        coli__devices_note(d,
-                           "%llu experts stay in memory: the device does not compute their format",
-                           (unsigned long long)p->n_unsupported);
-    if (p->n_failed && d->vram_unit == COLI_VRAM_PERCENT)
-        coli__devices_note(d, "fewer experts than asked for: %s", coli_error_message());
+    return d->matrix_bytes[device];
 }
 
-coli_status coli__devices_place_experts(coli__devices *d)
+coli_status coli__devices_progress(const coli__devices *d, uint64_t done_bytes,
+                                   uint64_t total_bytes)
 {
-    if (!d) return COLI_OK;
-    const coli__container *c = d->container;
-    COLI_TRY(lay_out_table(d));
-    placing p = {.d = d};
-    uint32_t n_round = 0;
-    for (uint32_t i = 0; i < coli__container_n_expert_layer(c); i++) {
-        const coli__ct_experts *layer = coli__container_experts(c, i);
-        const uint32_t n = n_wanted(d, layer);
-        if (n > n_round) n_round = n;
-        p.total_bytes += n * layer->block_bytes;
-    }
-    for (uint32_t e = 0; e < n_round && any_left(&p); e++) COLI_TRY(place_round(&p, e));
-    for (uint32_t i = 0; i < d->n && d->asked; i++) // not a silent run on the processor
-        if (!coli__device_alive(d->dev[i]))
-            return coli__fail(COLI_E_UNSUPPORTED, "%s", coli__device_why(d->dev[i]));
-    say_what_is_where(&p);
-    return COLI_OK;
+    if (!d->progress ||
+        d->progress(d->user, "copying experts to the device", done_bytes, total_bytes))
+        return COLI_OK;
+    return coli__fail(COLI_E_CANCELLED, "stopped by the caller");
 }
 
-bool coli__devices_expert(const coli__devices *d, const coli__ct_experts *layer, uint32_t expert,
-                          coli__place *out)
+/* "fake 0: simulated device 0: 256 of 512 experts, 27 dense matrices, 0.02 GiB of 8.00 GiB" */
+static void say_what_is_where(const coli__devices *d, uint32_t i, uint32_t n, uint64_t n_expert)
 {
-    if (!d) return false;
-    *out = *slot_of(d, layer, expert);
-    return out->tensor && coli__device_alive(d->dev[out->device]);
+    const coli__device *dev = d->dev[i];
+    const coli_bk_device_info *info = coli__device_info(dev);
+    char trunk[48] = "";
+    if (i == 0 && d->n_matrix) snprintf(trunk, sizeof trunk, ", %u dense matrices", d->n_matrix);
+    coli__devices_note(d, "%s %u: %s%s%s: %u of %llu experts%s, %.2f GiB of %.2f GiB",
+                       coli__device_plugin(dev)->info.name, coli__device_ordinal(dev), info->name,
+                       info->uuid[0] ? ", " : "", info->uuid, n, (unsigned long long)n_expert,
+                       trunk, (double)d->used[i] / (double)RESERVE,
+                       (double)info->mem_total / (double)RESERVE);
+    if (!coli__device_alive(dev)) coli__devices_note(d, "given up: %s", coli__device_why(dev));
 }
 
-coli_status coli__devices_swap(coli__devices *d, const coli__ct_experts *layer, uint32_t leaving,
-                               uint32_t coming)
+coli_status coli__devices_placed(const coli__devices *d, const uint32_t *n_resident,
+                                 uint64_t n_expert, bool is_unsupported)
 {
-    coli__place *from = slot_of(d, layer, leaving), *to = slot_of(d, layer, coming);
-    coli_bk_source source;
-    if (!from->tensor || to->tensor || leaving == coming)
-        return coli__fail(COLI_E_INVALID, "layer %u: expert %u is on no device, or %u already is",
-                          layer->layer, leaving, coming);
-    if (!expert_source(d->dev[from->device], layer, coming, &source))
-        return coli__fail(COLI_E_INVALID, "layer %u: expert %u has another format", layer->layer,
-                          coming);
-    coli__place moving = *from;
-    from->tensor = NULL;
-    const coli_status status =
-        coli__device_overwrite(d->dev[moving.device], &moving.tensor, &source);
-    if (status == COLI_OK)
-        *to = moving;
-    else
-        d->used[moving.device] -= coli__device_footprint(d->dev[moving.device], source.n_bytes);
-    return status;
-}
-
-uint64_t coli__devices_n_expert_on(const coli__devices *d, uint32_t device)
-{
-    if (!coli__device_alive(d->dev[device])) return 0;
     uint64_t n = 0;
-    for (uint64_t e = 0; e < d->n_expert_total; e++)
-        n += d->experts[e].tensor && d->experts[e].device == device;
-    return n;
+    for (uint32_t i = 0; i < d->n; i++) {
+        if (d->asked && !coli__device_alive(d->dev[i])) // not a silent run on the processor
+            return coli__fail(COLI_E_UNSUPPORTED, "%s", coli__device_why(d->dev[i]));
+        n += n_resident[i];
+    }
+    for (uint32_t i = 0; i < d->n; i++) say_what_is_where(d, i, n_resident[i], n_expert);
+    if (is_unsupported)
+        coli__devices_note(d, "experts stay in memory: the device does not compute their format");
+    else if (d->vram_unit == COLI_VRAM_PERCENT && n < coli__devices_wanted(d, n_expert))
+        coli__devices_note(
+            d, "fewer experts than asked for: the device has no room for more, or failed");
+    return COLI_OK;
 }

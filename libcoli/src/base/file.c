@@ -11,8 +11,8 @@
 
 #include "file_os.h"
 
-coli__sys coli__sys_calls = {coli__os_read, coli__os_write, coli__os_fsync, coli__os_close,
-                             coli__os_rename};
+coli__sys coli__sys_calls = {coli__os_read,  coli__os_write,  coli__os_fsync,
+                             coli__os_close, coli__os_rename, coli__os_replace};
 
 coli_status coli__fail_errno(const char *path, const char *doing)
 {
@@ -310,12 +310,60 @@ coli_status coli__dir_list(const char *path, char ***names, size_t *n)
     return COLI_OK;
 }
 
-coli_status coli__move(const char *from, const char *to)
+/* -- renaming ---------------------------------------------------------------------------------- */
+
+coli_status coli__move(const char *from, const char *to, bool replace)
 {
-    if (coli__sys_calls.rename(from, to) == 0) return COLI_OK;
+    const coli__sys *sys = &coli__sys_calls;
+    if ((replace ? sys->replace(from, to) : sys->rename(from, to)) == 0) return COLI_OK;
     const int code = errno;
     if (code == EEXIST || code == ENOTEMPTY)
         return coli__fail(COLI_E_EXISTS, "%s: already exists", to);
     return coli__fail(code == ENOENT ? COLI_E_NOTFOUND : COLI_E_IO,
                       "%s: cannot be renamed to %s: %s", from, to, strerror(code));
+}
+
+coli_status coli__path_rename(const char *from, const char *to)
+{
+    bool moved;
+    return coli__move_for_good(from, to, false, &moved);
+}
+
+/* -- replacing --------------------------------------------------------------------------------- */
+
+enum { MAX_NEW = 100 }; // writers at the same time, and what crashes left behind
+
+/* Open PATH.newN for the first N that is free; its name is *temporary (coli__free). */
+static coli_status open_new(const char *path, char **temporary, coli__writer **out)
+{
+    for (int i = 0; i < MAX_NEW; i++) {
+        coli__buf name = {0};
+        coli_status status = coli__buf_printf(&name, "%s.new%d", path, i);
+        if (status == COLI_OK) status = coli__writer_open(name.data, out);
+        *temporary = name.data;
+        if (status == COLI_OK) return COLI_OK;
+        coli__buf_finish(&name);
+        *temporary = NULL;
+        if (status != COLI_E_EXISTS) return status;
+    }
+    return coli__fail(COLI_E_EXISTS,
+                      "%s: cannot be written: %s.new0 to %s.new%d are there; remove them", path,
+                      path, path, MAX_NEW - 1);
+}
+
+coli_status coli__file_replace(const char *path, const void *bytes, uint64_t n_bytes)
+{
+    char *temporary;
+    coli__writer *w;
+    COLI_TRY(open_new(path, &temporary, &w));
+    coli_status status = coli__writer_append(w, bytes, n_bytes);
+    if (status == COLI_OK)
+        status = coli__writer_close(w);
+    else
+        coli__writer_abandon(w);
+    bool moved = false;
+    if (status == COLI_OK) status = coli__move_for_good(temporary, path, true, &moved);
+    if (!moved) coli__file_remove(temporary); // once it moved, the name may be somebody else's
+    coli__free(temporary);
+    return status;
 }

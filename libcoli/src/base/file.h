@@ -46,6 +46,12 @@ void coli__file_remove(const char *path); // best effort
  * the name before this returns. */
 coli_status coli__path_rename(const char *from, const char *to);
 
+/* Make these bytes the content of `path`, whether there is such a file or not.  Whoever opens it, also
+ * after a crash at any moment, finds all of the old bytes or all of the new.  They are written to a
+ * file beside it, PATH.new0 or, where somebody else is writing one, PATH.new1 and so on, so that
+ * only a crash leaves one behind.  A link is replaced, not what it leads to. */
+coli_status coli__file_replace(const char *path, const void *bytes, uint64_t n_bytes);
+
 /* The system calls above that tests replace to inject short reads, EIO and a full disk.  They work
  * as POSIX says: -1 and errno on failure. */
 typedef struct coli__sys {
@@ -53,7 +59,8 @@ typedef struct coli__sys {
     ptrdiff_t (*write)(int fd, const void *bytes, size_t n_bytes);
     int (*fsync)(int fd);
     int (*close)(int fd);
-    int (*rename)(const char *from, const char *to); // must not replace `to`
+    int (*rename)(const char *from, const char *to);  // must not replace `to`
+    int (*replace)(const char *from, const char *to); // replaces a file `to`
 } coli__sys;
 extern coli__sys coli__sys_calls;
 

@@ -12,7 +12,8 @@ ptrdiff_t coli__os_read(int fd, void *bytes, size_t n_bytes);
 ptrdiff_t coli__os_write(int fd, const void *bytes, size_t n_bytes);
 int coli__os_fsync(int fd);
 int coli__os_close(int fd);
-int coli__os_rename(const char *from, const char *to); // EEXIST if `to` is there
+int coli__os_rename(const char *from, const char *to);  // EEXIST if `to` is there
+int coli__os_replace(const char *from, const char *to); // in one step
 
 /* For reading.  What could make us wait, like a pipe, is opened without that. */
 int coli__os_open(const char *path);
@@ -32,7 +33,9 @@ int coli__os_dir_each(const char *path, bool (*fn)(void *ctx, const char *name),
 
 /* What errno means to our callers, with the path and the system's own words. */
 coli_status coli__fail_errno(const char *path, const char *doing);
-/* coli__sys_calls.rename, its failure put into words. */
-coli_status coli__move(const char *from, const char *to);
+/* coli__sys_calls.rename, its failure put into words; or .replace. */
+coli_status coli__move(const char *from, const char *to, bool replace);
+/* The same, and it is on the disk when this returns.  *moved: also a failure may have come after it. */
+coli_status coli__move_for_good(const char *from, const char *to, bool replace, bool *moved);
 
 #endif

@@ -155,6 +155,11 @@ int coli__os_rename(const char *from, const char *to)
     return rename(from, to);
 }
 
+int coli__os_replace(const char *from, const char *to)
+{
+    return rename(from, to);
+}
+
 /* Some file systems cannot sync a directory and say EINVAL; there is nothing better to do there. */
 static coli_status sync_dir(int fd, const char *path)
 {
@@ -185,13 +190,15 @@ static coli_status open_parent(const char *path, int *fd)
 }
 
 /* All that can fail for want of memory or rights comes before the move. */
-coli_status coli__path_rename(const char *from, const char *to)
+coli_status coli__move_for_good(const char *from, const char *to, bool replace, bool *moved)
 {
+    *moved = false;
     int parent;
     if (coli__path_is_dir(from)) COLI_TRY(sync_entries(from));
     COLI_TRY(open_parent(to, &parent));
-    coli_status status = coli__move(from, to);
-    if (status == COLI_OK) status = sync_dir(parent, to);
+    coli_status status = coli__move(from, to, replace);
+    *moved = status == COLI_OK;
+    if (*moved) status = sync_dir(parent, to);
     coli__sys_calls.close(parent);
     return status;
 }

@@ -204,16 +204,28 @@ void coli__dir_remove(const char *path)
 
 /* -- renaming ---------------------------------------------------------------------------------- */
 
-int coli__os_rename(const char *from, const char *to)
+static int move_wide(const char *from, const char *to, DWORD how)
 {
     coli__wide wide_from, wide_to;
     if (!coli__wide_path(from, &wide_from) || !coli__wide_path(to, &wide_to)) return -1;
-    if (MoveFileExW(wide_from.text, wide_to.text, MOVEFILE_WRITE_THROUGH)) return 0;
+    if (MoveFileExW(wide_from.text, wide_to.text, how | MOVEFILE_WRITE_THROUGH)) return 0;
     coli__wide_set_errno();
     return -1;
 }
 
-coli_status coli__path_rename(const char *from, const char *to)
+int coli__os_rename(const char *from, const char *to)
 {
-    return coli__move(from, to);
+    return move_wide(from, to, 0);
+}
+
+int coli__os_replace(const char *from, const char *to)
+{
+    return move_wide(from, to, MOVEFILE_REPLACE_EXISTING);
+}
+
+coli_status coli__move_for_good(const char *from, const char *to, bool replace, bool *moved)
+{
+    const coli_status status = coli__move(from, to, replace);
+    *moved = status == COLI_OK;
+    return status;
 }

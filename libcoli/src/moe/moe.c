@@ -57,7 +57,8 @@ struct coli__moe {
     /* immutable after create */
     const coli__kernels *k;
     uint32_t n_expert, n_used, d_model, d_ff, d_ff_shared, max_tok;
-    coli__devices *devices;
+    coli__tier *tier;
+    coli__devices *devices; // the tier's
     uint32_t n_device;
 
     /* per row, written by coli__moe_route */
@@ -128,7 +129,7 @@ static coli_status create_groups(coli__moe *m)
 
 coli_status coli__moe_create(const coli__moe_layer *layers, uint32_t n_layer,
                              uint32_t n_expert_used, uint32_t max_tok, uint32_t n_worker,
-                             const coli__kernels *kernels, coli__devices *devices, coli__moe **out)
+                             const coli__kernels *kernels, coli__tier *tier, coli__moe **out)
 {
     *out = NULL;
     coli__moe *m = coli__alloc64(sizeof *m);
@@ -141,8 +142,9 @@ coli_status coli__moe_create(const coli__moe_layer *layers, uint32_t n_layer,
     m->d_ff = e->d_ff;
     m->d_ff_shared = layers[0].shared_gate.n_out;
     m->max_tok = max_tok;
-    m->devices = devices;
-    m->n_device = coli__devices_n(devices);
+    m->tier = tier;
+    m->devices = coli__tier_devices(tier);
+    m->n_device = coli__devices_n(m->devices);
 
     uint32_t inner, shared;
     const uint32_t x = forms_of_layers(layers, n_layer, &inner, &shared);
@@ -289,9 +291,9 @@ static void hold(coli__moe *m, const coli__moe_layer *layer, uint32_t n_tok)
     m->n_held = 0;
     for (uint32_t i = 0; i < m->n_run; i++) {
         const run r = m->runs[i];
-        coli__place place;
+        coli__slot place;
         if (r.expert == m->n_expert ||
-            !coli__devices_expert(m->devices, layer->experts, r.expert, &place)) {
+            !coli__tier_find(m->tier, layer->experts, r.expert, &place)) {
             m->runs[n_run++] = r;
             continue;
         }
@@ -591,6 +593,7 @@ coli_status coli__moe_run(coli__moe *m, const coli__moe_layer *layer, coli__pool
     run_outer(&j);
     if (m->n_held > 0) finish_groups(&j);
     count_rows(m);
+    coli__tier_used(m->tier, layer->experts, m->ids, m->n_pair);
 
     const unsigned bad = atomic_exchange(&m->first_bad, UINT32_MAX);
     if (bad == UINT32_MAX) return COLI_OK;

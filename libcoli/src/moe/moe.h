@@ -14,10 +14,10 @@
 #ifndef COLI_MOE_MOE_H
 #define COLI_MOE_MOE_H
 
-#include "../backend/devices.h"
 #include "../base/threads.h"
 #include "../math/acts.h"
 #include "../model/container.h"
+#include "tier.h"
 
 /* The weights of one layer; borrowed from the container. */
 typedef struct coli__moe_layer {
@@ -30,10 +30,10 @@ typedef struct coli__moe_layer {
 typedef struct coli__moe coli__moe;
 
 /* Scratch for chunks of up to max_tok rows of any of these layers, which agree in all dimensions.
- * devices may be NULL. */
+ * tier may be NULL. */
 coli_status coli__moe_create(const coli__moe_layer *layers, uint32_t n_layer,
                              uint32_t n_expert_used, uint32_t max_tok, uint32_t n_worker,
-                             const coli__kernels *kernels, coli__devices *devices, coli__moe **out);
+                             const coli__kernels *kernels, coli__tier *tier, coli__moe **out);
 void coli__moe_destroy(coli__moe *moe);
 
 /* Row t of the layer's input (d_model numbers), to be written before coli__moe_route(t). */

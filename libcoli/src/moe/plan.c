@@ -118,8 +118,8 @@ static void collect(const coli__plan_world *w, const coli__plan_ask *ask, uint32
 }
 
 /* One walk along all newcomers gives the devices' swaps already merged: each device goes through
- * the victims with a finger of its own.  A device whose newcomer found no victim, or none that is
- * used less, has no more swaps, for its next newcomers are used no more and its next victims no less. */
+ * the victims with a finger of its own.  Where a newcomer does not pay, the finger stays and the next
+ * ones of that device do not pay either, for they are used no more. */
 static uint32_t pair(const coli__plan_world *w, const coli__plan_key *newcomers,
                      uint32_t n_newcomer, const coli__plan_key *victims, uint32_t n_victim,
                      uint32_t cap, coli__swap *swaps)
@@ -131,7 +131,7 @@ static uint32_t pair(const coli__plan_world *w, const coli__plan_key *newcomers,
         while (at < n_victim && home_of(w, victims[at].id) != home) at++;
         const bool pays = at < n_victim && newcomer_count(newcomers[i]) > victim_count(victims[at]);
         if (pays) swaps[n++] = (coli__swap){newcomers[i].id, victims[at].id};
-        finger[home] = pays ? at + 1 : n_victim;
+        finger[home] = pays ? at + 1 : at;
     }
     return n;
 }

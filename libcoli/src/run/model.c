@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "../../include/coli/exact.h"
+#include "../moe/heat_file.h"
 #include "api.h"
 
 const char *coli_version(void)
@@ -80,6 +81,80 @@ static coli_status describe(coli_model *m, const char *dir)
     return m->name ? status : COLI_E_NOMEM;
 }
 
+/* -- devices and heat -------------------------------------------------------------------------- */
+
+static coli_status open_devices(coli_model *m, const coli_model_opts *o)
+{
+    COLI_TRY(coli__devices_open(o, m->container, &m->devices));
+    const coli__tier_opts opts = {.replan = o->replan,
+                                  .replan_cap = o->replan_max == 0 ? COLI__PLAN_CAP
+                                                : o->replan_max > INT32_MAX
+                                                    ? INT32_MAX
+                                                    : (int32_t)o->replan_max};
+    return coli__tier_create(m->devices, m->container, &opts, &m->tier);
+}
+
+/* The file's counters, if there is one: of this model, or it is an error. */
+static coli_status read_heat(const coli_model *m, const char *path, coli__heat_file *out)
+{
+    const coli_status status = coli__heat_file_read(path, out);
+    if (status == COLI_E_NOTFOUND) return COLI_OK;
+    COLI_TRY(status);
+    return coli__heat_file_expect(path, out, coli__container_identity(m->container),
+                                  coli__container_n_expert_layer(m->container),
+                                  coli__container_experts(m->container, 0)->n_expert);
+}
+
+static coli_status fill_devices(coli_model *m, const coli_model_opts *o)
+{
+    coli__heat_file heat = {0};
+    coli_status status = COLI_OK;
+    if (o->heat && coli__container_n_expert_layer(m->container) > 0)
+        status = read_heat(m, o->heat, &heat);
+    if (status == COLI_OK) status = coli__tier_fill(m->tier, heat.count);
+    m->heat_tokens = heat.n_token;
+    coli__heat_file_finish(&heat);
+    if (status == COLI_OK && o->heat && !o->heat_readonly && m->tier) {
+        m->heat_path = coli__strndup(o->heat, strlen(o->heat));
+        if (!m->heat_path) status = COLI_E_NOMEM;
+    }
+    return status;
+}
+
+/* What this run has learned, into the file. */
+static coli_status write_heat(const coli_model *m)
+{
+    coli__heat_file f;
+    const uint32_t n_layer = coli__container_n_expert_layer(m->container);
+    const uint32_t n_expert = coli__container_experts(m->container, 0)->n_expert;
+    COLI_TRY(coli__heat_file_init(&f, coli__container_identity(m->container), n_layer, n_expert));
+    memcpy(f.count, coli__tier_heat(m->tier), (size_t)n_layer * n_expert * sizeof *f.count);
+    f.n_token = m->heat_tokens + coli__tier_n_tick(m->tier);
+    const coli_status status = coli__heat_file_write(m->heat_path, &f);
+    coli__heat_file_finish(&f);
+    return status;
+}
+
+/* What the tier counts belongs to whoever runs a chunk: wait for its end. */
+static void lock(const coli_model *m)
+{
+    pthread_mutex_lock((pthread_mutex_t *)&m->mu);
+}
+static void unlock(const coli_model *m)
+{
+    pthread_mutex_unlock((pthread_mutex_t *)&m->mu);
+}
+
+coli_status coli_model_save_heat(const coli_model *m)
+{
+    if (!m) return coli__fail(COLI_E_INVALID, "coli_model_save_heat: model is NULL");
+    if (!m->heat_path) return COLI_OK;
+    lock(m);
+    const coli_status status = write_heat(m);
+    unlock(m);
+    return status;
+}
+
 static coli_status open_parts(coli_model *m, const char *dir, const coli_model_opts *o)
 {
     if (!coli_exact_check())
@@ -92,14 +167,14 @@ static coli_status open_parts(coli_model *m, const char *dir, const coli_model_o
         return coli__fail(COLI_E_UNSUPPORTED,
                           "%s: made for the engine \"%s\", which this version lacks", dir,
                           coli__container_engine(m->container));
-    COLI_TRY(coli__devices_open(o, m->container, &m->devices));
+    COLI_TRY(open_devices(m, o));
     COLI_TRY(m->engine->open(coli__container_config(m->container), m->container, m->kernels,
-                             m->devices, &m->weights));
+                             m->tier, &m->weights));
     m->engine->shape(m->weights, &m->shape);
     COLI_TRY(describe(m, dir));
     COLI_TRY(coli__companions_read(dir, coli__container_config(m->container), m->shape.n_vocab,
                                    &m->beside));
-    COLI_TRY(coli__devices_place_experts(m->devices));
+    COLI_TRY(fill_devices(m, o));
     return coli__pool_create(o->n_threads, &m->pool);
 }
 
@@ -131,6 +206,10 @@ void coli_model_close(coli_model *m)
     coli__pool_destroy(m->pool);
     coli__companions_finish(&m->beside);
     if (m->engine) m->engine->close(m->weights);
+    if (m->heat_path)
+        write_heat(m); // who wants to know whether it worked calls coli_model_save_heat
+    coli__free(m->heat_path);
+    coli__tier_destroy(m->tier);
     if (coli__devices_close(m->devices)) coli__container_close(m->container);
     coli__free(m->name);
     pthread_mutex_destroy(&m->mu);
@@ -188,7 +267,10 @@ coli_status coli_model_get_backend_stats(const coli_model *m, coli_backend_stats
     if (!m || !out)
         return coli__fail(COLI_E_INVALID, "coli_model_get_backend_stats: an argument is NULL");
     coli_backend_stats full = {.struct_size = sizeof full};
+    lock(m);
     coli__devices_stats(m->devices, &full);
+    coli__tier_stats(m->tier, &full);
+    unlock(m);
     coli__struct_fill(out, &full, sizeof full);
     return COLI_OK;
 }
@@ -201,7 +283,10 @@ coli_status coli_model_get_device(const coli_model *m, uint32_t i, coli_device_u
         return coli__fail(COLI_E_INVALID, "device %u of a model with %u", i,
                           coli__devices_n(m->devices));
     coli_device_use full = {.struct_size = sizeof full};
+    lock(m);
     coli__devices_use(m->devices, i, &full);
+    full.n_expert = coli__tier_n_resident(m->tier, i);
+    unlock(m);
     coli__struct_fill(out, &full, sizeof full);
     return COLI_OK;
 }

@@ -5,8 +5,8 @@
 #include <pthread.h>
 
 #include "../../../engines/engine.h"
-#include "../backend/devices.h"
 #include "../model/container.h"
+#include "../moe/tier.h"
 #include "companions.h"
 
 struct coli_model {
@@ -16,6 +16,9 @@ struct coli_model {
     void *weights; // the engine's
     const coli__kernels *kernels;
     coli__devices *devices; // NULL: none
+    coli__tier *tier;       // on them
+    char *heat_path;        // to be written at close; NULL: not
+    uint64_t heat_tokens;   // that the file had when it was read
     coli__shape shape;
     coli__companions beside;
     uint64_t n_param, n_param_active;

@@ -163,17 +163,32 @@ static coli_status check_ids(const coli_session *s, const int32_t *ids, size_t n
     return COLI_OK;
 }
 
+/* Where a chunk stands: what the tier wants to know. */
+typedef struct chunk_kind {
+    bool begins, ends; // the first, the last of a prompt; neither of a single token
+} chunk_kind;
+
+static void tell_before(coli__tier *tier, chunk_kind kind, uint32_t n_tok)
+{
+    if (kind.begins)
+        coli__tier_prompt(tier);
+    else if (n_tok == 1)
+        coli__tier_tick(tier);
+}
+
 /* One chunk through the engine.  The model's lock makes sessions take turns chunk by chunk. */
-static coli_status forward(coli_session *s, const coli__forward_args *args)
+static coli_status forward(coli_session *s, const coli__forward_args *args, chunk_kind kind)
 {
     coli_model *m = s->m;
     s->has_logits = false;
     pthread_mutex_lock(&m->mu);
+    tell_before(m->tier, kind, args->n_tok);
     const coli__fp fp = coli__fp_enter();
     coli__pool_phase(m->pool, 0, COLI_PHASE_OTHER);
     const coli_status status = m->engine->forward(s->state, m->pool, args);
     coli__pool_phase(m->pool, 0, COLI_PHASE_OUTSIDE);
     coli__fp_leave(fp);
+    if (kind.ends) coli__tier_prompt_ends(m->tier);
     pthread_mutex_unlock(&m->mu);
     if (status != COLI_OK) {
         coli_session_reset(s);
@@ -196,7 +211,8 @@ coli_status coli__session_feed(coli_session *s, const int32_t *ids, size_t n_ids
         const bool last = n == left;
         const coli__forward_args args = {
             .ids = ids + done, .n_tok = n, .logits_from = last ? n - 1 : n, .logits = s->logits};
-        COLI_TRY(forward(s, &args));
+        const chunk_kind kind = {n_ids > 1 && done == 0, n_ids > 1 && last};
+        COLI_TRY(forward(s, &args, kind));
         s->has_logits = last;
         done += n;
     }
@@ -228,7 +244,8 @@ static coli_status eval_chunks(coli_session *s, const int32_t *ids, size_t n_ids
         const uint32_t n = left < b->max_row ? (uint32_t)left : b->max_row, pos = s->pos;
         const coli__forward_args args = {
             .ids = ids + done, .n_tok = n, .logits = b->logits, .probe = &probe};
-        COLI_TRY(forward(s, &args));
+        const chunk_kind kind = {done == 0, n == left};
+        COLI_TRY(forward(s, &args, kind));
         memcpy(s->logits, b->logits + (n - 1) * n_vocab, n_vocab * sizeof(float));
         s->has_logits = true;
         if (!on_rows(user, pos, n, b->logits, b->expert_ids, b->expert_w))

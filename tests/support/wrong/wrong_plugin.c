@@ -14,13 +14,25 @@
 enum {
     NONE,
     ROUNDING,        // inner activations: half away from zero
+    TRUNCATED,       // inner activations
     DIVISION,        // inner activations: divided by d
+    UNIT,            // the scale of inner activations: amax / 127
+    GATE_UP,         // exchanged
+    SILU,            // with a division
     SEQUENTIAL,      // the sum in order
+    FAR_PAIRS,       // i with i + n/2, not neighbours
+    IN_DOUBLE,       // the sum
     FUSED,           // multiply-add with one rounding
+    MINUS_ZERO,      // the last + 0 is missing
     LATE_SCALE,      // (s * d) * scale
+    LATER_SCALE,     // of "row" formats: times the sum
+    NO_EXP,          // scale_exp ignored
+    HALF_DENORMALS,  // f16 scales: flushed to zero
     NIBBLES,         // even and odd columns
+    UNSIGNED,        // codes without their zero point
     LAST_GROUP,      // lost
     ODD_WIDTH,       // the last column of a width that is no multiple of the group is lost
+    ROW_STRIDE,      // rows of q taken to be n_in apart
     NO_FLAG,         // rows out of range are not flagged
     ROWS_SWAPPED,    // the last two of a group
     ZERO_ROWS,       // refused
@@ -64,6 +76,11 @@ typedef struct pending { // an overwrite whose fence was not polled yet
     coli_bk_source source;
 } pending;
 
+/* What host_alloc gave, behind this. */
+typedef struct host_block {
+    _Alignas(64) struct host_block *next;
+} host_block;
+
 struct coli_bk_device {
     const coli_bk_host *host;
     _Atomic uint64_t used_bytes, upload_bytes, n_group, n_expert, n_row, n_matmul;
@@ -73,6 +90,7 @@ struct coli_bk_device {
     coli_bk_group late; // HOST_MEMORY: computed in take
     int is_issued, n_take;
     /* copy */
+    host_block *blocks;
     uint64_t n_fence, n_done; // fences 1..n_done are done
     pending pending[MAX_PENDING];
 };
@@ -135,6 +153,7 @@ void coli_backend_close(coli_bk_device *dev)
     if (!dev) return;
     const coli_bk_host *host = dev->host;
     while (dev->tensors && !MAKES(FORGETFUL)) coli_backend_tensor_free(dev, dev->tensors);
+    while (dev->blocks) coli_backend_host_free(dev, dev->blocks + 1);
     host->free(host->ctx, (void *)(uintptr_t)dev->result.y);
     host->free(host->ctx, dev);
 }
@@ -155,12 +174,21 @@ uint64_t coli_backend_alloc_footprint(coli_bk_device *dev, uint64_t n_bytes)
 
 void *coli_backend_host_alloc(coli_bk_device *dev, uint64_t n_bytes)
 {
-    return take_memory(dev->host, n_bytes);
+    host_block *b = take_memory(dev->host, sizeof *b + n_bytes);
+    if (!b) return NULL;
+    b->next = dev->blocks;
+    dev->blocks = b;
+    return b + 1;
 }
 
 void coli_backend_host_free(coli_bk_device *dev, void *memory)
 {
-    dev->host->free(dev->host->ctx, memory);
+    host_block **link = &dev->blocks;
+    while (*link && *link + 1 != memory) link = &(*link)->next;
+    host_block *b = *link;
+    if (!b) return;
+    *link = b->next;
+    dev->host->free(dev->host->ctx, b);
 }
 
 /* ---- tensors ---- */
@@ -281,9 +309,63 @@ coli_bk_status coli_backend_fence_poll(coli_bk_device *dev, coli_bk_fence fence,
 
 static int32_t weight(const coli_bk_layout *l, const uint8_t *codes, uint32_t c)
 {
-    if (l->bits == 8) return codes[64 * (c / 4) + c % 4] - 128;
+    const int32_t zero = MAKES(UNSIGNED) ? 0 : l->bits == 8 ? 128 : 8;
+    if (l->bits == 8) return codes[64 * (c / 4) + c % 4] - zero;
     if (MAKES(NIBBLES)) c = c / 8 * 8 + c % 8 / 2 + c % 2 * 4;
-    return (codes[64 * (c / 8) + c % 4] >> (c % 8 / 4 * 4) & 15) - 8;
+    return (codes[64 * (c / 8) + c % 4] >> (c % 8 / 4 * 4) & 15) - zero;
+}
+
+static float scale_of(const coli_bk_matrix *m, const coli_bk_layout *l, const uint8_t *stored)
+{
+    float scale;
+    uint16_t half;
+    memcpy(&half, stored, sizeof half);
+    memcpy(&scale, stored, sizeof scale);
+    if (l->scale_bytes == 2) scale = coli_f16_to_f32(half);
+    if (l->scale_bytes == 2 && MAKES(HALF_DENORMALS) && !(half & 0x7C00)) scale = 0.0f;
+    return MAKES(NO_EXP) ? scale : scale * coli_pow2(m->scale_exp);
+}
+
+enum { MAX_GROUP = 256 };
+typedef struct sums { // of one output, in all the ways
+    coli_tree tree, late;
+    float in_order, fused, scale, v[MAX_GROUP];
+    double in_double;
+    int is_minus_zero;
+} sums;
+
+static void add(sums *a, uint32_t g, int32_t s, float scale, float d)
+{
+    const float v = MAKES(LATE_SCALE) ? ((float)s * d) * scale : coli_group_value(s, scale, d);
+    coli_tree_add(&a->tree, v);
+    coli_tree_add(&a->late, (float)s * d);
+    a->in_order = a->in_order + v;
+    a->fused = fmaf((float)s, scale * d, a->fused);
+    a->in_double = a->in_double + (double)v;
+    a->scale = scale;
+    a->is_minus_zero = (g == 0 || a->is_minus_zero) && v == 0.0f && signbit(v);
+    if (g >= MAX_GROUP) abort();
+    a->v[g] = v;
+}
+
+static float far_pairs(float *v, uint32_t n)
+{
+    uint32_t half = 1;
+    while (half < n) half *= 2;
+    for (half /= 2; half > 0; half /= 2)
+        for (uint32_t i = 0; i < half; i++) v[i] = v[i] + v[i + half]; // 0 beyond n
+    return v[0] + 0.0f;
+}
+
+static float sum(sums *a, const coli_bk_layout *l)
+{
+    if (MAKES(SEQUENTIAL)) return a->in_order;
+    if (MAKES(FAR_PAIRS)) return far_pairs(a->v, l->n_group);
+    if (MAKES(IN_DOUBLE)) return (float)a->in_double;
+    if (MAKES(FUSED)) return a->fused;
+    if (MAKES(MINUS_ZERO) && a->is_minus_zero) return -0.0f;
+    if (MAKES(LATER_SCALE) && l->per_row) return coli_tree_sum(&a->late) * a->scale;
+    return coli_tree_sum(&a->tree);
 }
 
 static void product(const coli_bk_matrix *m, const void *block, const int8_t *q, const float *d,
@@ -294,38 +376,42 @@ static void product(const coli_bk_matrix *m, const void *block, const int8_t *q,
     const uint32_t n_in = MAKES(ODD_WIDTH) && m->n_in % 64 ? m->n_in - 1 : n_group * l.group;
     for (uint32_t o = 0; o < m->n_out; o++) {
         const uint8_t *panel = (const uint8_t *)block + m->offset + o / 16 * l.panel_bytes;
-        coli_tree tree = {0};
-        float in_order = 0.0f;
+        sums all = {0};
         for (uint32_t g = 0; g < n_group; g++) {
             const uint8_t *group = panel + l.first_group + (uint64_t)g * l.group_bytes;
             const uint8_t *stored = (l.per_row ? panel : group) + l.scale_bytes * (o % 16);
             const uint8_t *codes = group + l.code_offset + 4 * (o % 16);
-            float scale;
-            uint16_t half;
             int32_t s = 0;
-            memcpy(&half, stored, sizeof half);
-            memcpy(&scale, stored, sizeof scale);
-            if (l.scale_bytes == 2) scale = coli_f16_to_f32(half);
-            scale = scale * coli_pow2(m->scale_exp);
             for (uint32_t c = 0; c < l.group && g * l.group + c < n_in; c++)
                 s += q[g * l.group + c] * weight(&l, codes, c);
-            float v = coli_group_value(s, scale, d[g]);
-            if (MAKES(LATE_SCALE)) v = ((float)s * d[g]) * scale;
-            coli_tree_add(&tree, v);
-            in_order = MAKES(FUSED) ? fmaf((float)s, scale * d[g], in_order) : in_order + v;
+            add(&all, g, s, scale_of(m, &l, stored), d[g]);
         }
-        y[o] = MAKES(SEQUENTIAL) || MAKES(FUSED) ? in_order : coli_tree_sum(&tree);
+        y[o] = sum(&all, &l);
     }
+}
+
+static float hidden(float gate, float up)
+{
+    if (MAKES(GATE_UP)) return coli_silu(up) * gate;
+    if (MAKES(SILU)) return gate / (1.0f + coli_exp(-coli_clamp(gate, -80.0f, 80.0f))) * up;
+    return coli_silu(gate) * up;
 }
 
 static int quantise(const float *x, uint32_t n, uint32_t group, int8_t *q, float *d)
 {
-    int32_t sum;
-    const int in_range = coli_quantise_group(x, n, group, q, d, &sum);
-    if ((!MAKES(ROUNDING) && !MAKES(DIVISION)) || *d == 0.0f) return in_range;
+    int32_t total;
+    float amax = 0.0f;
+    const int in_range = coli_quantise_group(x, n, group, q, d, &total);
+    if (*d == 0.0f) return in_range;
+    for (uint32_t i = 0; i < n; i++) amax = fabsf(x[i]) > amax ? fabsf(x[i]) : amax;
+    if (MAKES(UNIT)) *d = amax / 127.0f;
     for (uint32_t i = 0; i < n; i++) {
-        float v = MAKES(ROUNDING) ? roundf(x[i] * coli_recip(*d)) : rintf(x[i] / *d);
-        q[i] = (int8_t)(v < -127 ? -127 : v > 127 ? 127 : v);
+        const float v = x[i] * coli_recip(*d);
+        float r = rintf(v);
+        if (MAKES(ROUNDING)) r = roundf(v);
+        if (MAKES(TRUNCATED)) r = truncf(v);
+        if (MAKES(DIVISION)) r = rintf(x[i] / *d);
+        q[i] = (int8_t)(r < -127 ? -127 : r > 127 ? 127 : r);
     }
     return in_range;
 }
@@ -338,7 +424,7 @@ static int expert(const coli_bk_source *e, const int8_t *q, const float *d, floa
     int in_range = 1;
     product(&e->matrix[0], e->data, q, d, h);
     product(&e->matrix[1], e->data, q, d, h + f);
-    for (uint32_t i = 0; i < f; i++) h[i] = coli_silu(h[i]) * h[f + i];
+    for (uint32_t i = 0; i < f; i++) h[i] = hidden(h[i], h[f + i]);
     for (uint32_t i = 0; i < f; i += group)
         in_range &= quantise(h + i, f - i < group ? f - i : group, group, hq + i, &hd[i / group]);
     product(&e->matrix[2], e->data, hq, hd, y);
@@ -492,8 +578,8 @@ coli_bk_status coli_backend_matmul(coli_bk_device *dev, const coli_bk_matmul *a)
     if (a->group != l.group || a->n_group != l.n_group || a->ld < m->n_out)
         return fail(dev->host, COLI_BK_INVALID, "wrong: rows do not fit the matrix");
     for (uint64_t i = 0; i < a->n_row; i++)
-        product(m, a->w->is.data, a->q + i * l.n_group * l.group, a->d + i * l.n_group,
-                a->y + i * a->ld);
+        product(m, a->w->is.data, a->q + i * (MAKES(ROW_STRIDE) ? m->n_in : l.n_group * l.group),
+                a->d + i * l.n_group, a->y + i * a->ld);
     dev->n_matmul++;
     return COLI_BK_OK;
 }

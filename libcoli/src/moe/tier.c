@@ -1,0 +1,546 @@
+/* tier.c - see tier.h.
+ *
+ * States of an expert (coli__place of plan.h), and who changes them:
+ *
+ *      known --reserve--> planned --upload--> queued --landed--> resident        filling
+ *      known --begin_swap (newcomer)--> queued --landed--> resident              a swap
+ *      resident --begin_swap (victim)--> known
+ *      queued --landed, the copy failed--> known; its slot goes back to the victim's device, or is lost
+ *
+ * Slots.  A device has equal slots, tensors of one expert each.  A swap keeps the slot and overwrites
+ * its content: nothing is allocated, and used == residents * slot whenever nothing is queued.
+ *
+ * Who touches what.  States, slots and heat belong to the thread that computes.  A copy is a job in
+ * its device's ring; the device's thread takes it, copies, and puts the result in; the computing
+ * thread collects results between layers.  So an expert becomes resident only where no group is
+ * open, and decoding never waits for a copy: a full ring refuses the swap.
+ *
+ * A victim is no longer resident from begin_swap on, and begin_swap runs while no group is open: so no
+ * group can use its slot while it is overwritten.
+ *
+ * Locks: `mu` of each ring, for moments. */
+#include "tier.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#include "../base/alloc.h"
+#include "../base/threads.h"
+#include "heat.h"
+
+enum { RING = 48 }; // copies queued on a device
+
+typedef struct copy {
+    coli__swap swap; // out: NONE when filling
+    coli_bk_source source;
+    coli_bk_tensor *tensor; // of the slot; NULL: a new one
+    coli_status status;
+} copy;
+
+/* The copies of a device: [done, doing) have a result, [doing, end) wait or run. */
+typedef struct ring {
+    pthread_t thread;
+    coli__device *dev;
+    bool has_thread;
+
+    pthread_mutex_t mu;
+    pthread_cond_t changed;
+    copy copies[RING];         // guarded by mu, but for the one that runs
+    uint64_t done, doing, end; // counters; done is the computing thread's, end too
+    bool stop;
+
+    atomic_uint n_result; // doing - done, to look at without the lock
+} ring;
+
+enum { NONE = UINT32_MAX };
+
+struct coli__tier {
+    /* immutable after create */
+    coli__devices *devices;
+    const coli__container *container;
+    uint32_t n_layer, n_expert; // layers with experts
+    uint32_t *index;            // (by the layer's number) its index among those
+    uint32_t n_index;
+    bool replans;
+
+    /* the computing thread's */
+    uint8_t *place;          // (n_layer, n_expert) coli__place
+    uint8_t *home;           // (n_layer, n_expert) device, or COLI__NO_HOME
+    coli_bk_tensor **tensor; // (n_layer, n_expert) of a resident
+    uint32_t *heat_counts;   // (n_layer, n_expert)
+    coli__heat heat;
+    coli__replan replan;
+    bool in_prompt;
+    uint64_t slot_bytes; // footprint
+    uint32_t n_resident[COLI__MAX_DEVICE];
+    uint64_t n_queued;
+    bool is_full[COLI__MAX_DEVICE]; // an upload found no room
+    ring *rings[COLI__MAX_DEVICE];
+
+    /* numbers */
+    uint64_t n_hit_at_mark, n_miss_at_mark;
+    bool is_marked;
+    uint64_t n_swap, n_swap_landed, n_swap_failed, n_refused;
+};
+
+/* -- names ------------------------------------------------------------------------------------- */
+
+static uint32_t id_of(const coli__tier *t, const coli__ct_experts *layer, uint32_t expert)
+{
+    return t->index[layer->layer] * t->n_expert + expert;
+}
+
+static const coli__ct_experts *layer_of(const coli__tier *t, uint32_t id)
+{
+    return coli__container_experts(t->container, id / t->n_expert);
+}
+
+coli__devices *coli__tier_devices(const coli__tier *t)
+{
+    return t ? t->devices : NULL;
+}
+
+bool coli__tier_find(const coli__tier *t, const coli__ct_experts *layer, uint32_t expert,
+                     coli__slot *out)
+{
+    if (!t) return false;
+    const uint32_t id = id_of(t, layer, expert);
+    if (t->place[id] != COLI__PLACE_RESIDENT) return false;
+    *out = (coli__slot){t->home[id], t->tensor[id]};
+    return coli__device_alive(coli__devices_at(t->devices, t->home[id]));
+}
+
+/* -- the copying threads ----------------------------------------------------------------------- */
+
+static void run_copy(ring *r, copy *c)
+{
+    c->status = c->tensor ? coli__device_overwrite(r->dev, &c->tensor, &c->source)
+                          : coli__device_upload(r->dev, &c->source, &c->tensor);
+}
+
+static void *ring_main(void *arg)
+{
+    ring *r = arg;
+    coli__fp_enter();
+    pthread_mutex_lock(&r->mu);
+    for (;;) {
+        while (!r->stop && r->doing == r->end) pthread_cond_wait(&r->changed, &r->mu);
+        if (r->stop) break;
+        copy *c = &r->copies[r->doing % RING];
+        pthread_mutex_unlock(&r->mu);
+        run_copy(r, c);
+        pthread_mutex_lock(&r->mu);
+        r->doing++;
+        atomic_fetch_add(&r->n_result, 1);
+        pthread_cond_broadcast(&r->changed);
+    }
+    pthread_mutex_unlock(&r->mu);
+    return NULL;
+}
+
+static coli_status ring_create(coli__device *dev, ring **out)
+{
+    ring *r = *out = coli__calloc(1, sizeof *r);
+    if (!r) return COLI_E_NOMEM;
+    r->dev = dev;
+    pthread_mutex_init(&r->mu, NULL);
+    pthread_cond_init(&r->changed, NULL);
+    const int error = coli__thread_start(&r->thread, ring_main, r);
+    if (error)
+        return coli__fail(COLI_E_NOMEM, "the copying thread of a device: %s", strerror(error));
+    r->has_thread = true;
+    return COLI_OK;
+}
+
+/* A copy that runs is waited for: the device's own limits end it. */
+static void ring_destroy(ring *r)
+{
+    if (!r) return;
+    pthread_mutex_lock(&r->mu);
+    r->stop = true;
+    pthread_cond_broadcast(&r->changed);
+    pthread_mutex_unlock(&r->mu);
+    if (r->has_thread) pthread_join(r->thread, NULL);
+    pthread_cond_destroy(&r->changed);
+    pthread_mutex_destroy(&r->mu);
+    coli__free(r);
+}
+
+/* False when the ring is full. */
+static bool ring_add(ring *r, const copy *c)
+{
+    pthread_mutex_lock(&r->mu);
+    const bool has_room = r->end - r->done < RING;
+    if (has_room) {
+        r->copies[r->end++ % RING] = *c;
+        pthread_cond_broadcast(&r->changed);
+    }
+    pthread_mutex_unlock(&r->mu);
+    return has_room;
+}
+
+/* Take the oldest result, waiting for it if `wait`; false when there is none. */
+static bool ring_take(ring *r, bool wait, copy *out)
+{
+    if (!wait && atomic_load(&r->n_result) == 0) return false;
+    pthread_mutex_lock(&r->mu);
+    while (wait && r->done == r->doing && r->doing != r->end)
+        pthread_cond_wait(&r->changed, &r->mu);
+    const bool has_one = r->done != r->doing;
+    if (has_one) {
+        *out = r->copies[r->done++ % RING];
+        atomic_fetch_sub(&r->n_result, 1);
+    }
+    pthread_mutex_unlock(&r->mu);
+    return has_one;
+}
+
+/* -- copies begin and land --------------------------------------------------------------------- */
+
+static bool queue_copy(coli__tier *t, coli__swap swap, coli_bk_tensor *tensor)
+{
+    const uint32_t device = t->home[swap.in];
+    copy c = {.swap = swap, .tensor = tensor};
+    if (!coli__devices_expert_source(t->devices, device, layer_of(t, swap.in),
+                                     swap.in % t->n_expert, &c.source))
+        return false;
+    if (!ring_add(t->rings[device], &c)) return false;
+    t->place[swap.in] = COLI__PLACE_QUEUED;
+    t->n_queued++;
+    return true;
+}
+
+bool coli__tier_swap(coli__tier *t, coli__swap swap)
+{
+    if (t->place[swap.in] != COLI__PLACE_KNOWN || t->place[swap.out] != COLI__PLACE_RESIDENT ||
+        t->home[swap.in] != t->home[swap.out])
+        return false;
+    if (!queue_copy(t, swap, t->tensor[swap.out])) {
+        t->n_refused++;
+        return false;
+    }
+    t->place[swap.out] = COLI__PLACE_KNOWN; // from here on computed by the processor
+    t->tensor[swap.out] = NULL;
+    t->n_resident[t->home[swap.out]]--;
+    t->n_swap++;
+    return true;
+}
+
+/* A copy has ended. */
+static void land(coli__tier *t, const copy *c)
+{
+    const uint32_t id = c->swap.in, device = t->home[id];
+    t->n_queued--;
+    if (c->status == COLI_OK) {
+        t->place[id] = COLI__PLACE_RESIDENT;
+        t->tensor[id] = c->tensor;
+        t->n_resident[device]++;
+        if (c->swap.out != NONE) t->n_swap_landed++;
+        return;
+    }
+    t->place[id] = COLI__PLACE_KNOWN; // and the slot is gone: coli__device_overwrite has tried all
+    t->is_full[device] |= c->status == COLI_E_NOMEM;
+    if (c->swap.out != NONE) t->n_swap_failed++;
+    coli__devices_slot_gone(t->devices, device, t->slot_bytes);
+}
+
+static void collect(coli__tier *t)
+{
+    copy c;
+    for (uint32_t i = 0; i < coli__devices_n(t->devices); i++)
+        while (ring_take(t->rings[i], false, &c)) land(t, &c);
+}
+
+void coli__tier_settle(coli__tier *t)
+{
+    if (!t) return;
+    copy c;
+    for (uint32_t i = 0; i < coli__devices_n(t->devices); i++)
+        while (ring_take(t->rings[i], true, &c)) land(t, &c);
+}
+
+/* -- filling ----------------------------------------------------------------------------------- */
+
+/* Room for how many experts on each device. */
+static void find_room(const coli__tier *t, uint32_t *room)
+{
+    const uint32_t n_device = coli__devices_n(t->devices);
+    const uint64_t wanted = coli__devices_wanted(t->devices, (uint64_t)t->n_layer * t->n_expert);
+    for (uint32_t i = 0; i < n_device; i++) {
+        const uint64_t fit = coli__devices_room(t->devices, i) / t->slot_bytes;
+        const uint64_t share = wanted / n_device + (i < wanted % n_device);
+        const uint64_t n = fit < share ? fit : share;
+        room[i] = n < UINT32_MAX ? (uint32_t)n : UINT32_MAX;
+    }
+}
+
+/* Queue the copy of one expert; false when the ring is full. */
+static bool upload(coli__tier *t, uint32_t id)
+{
+    const uint32_t device = t->home[id];
+    const coli__swap into_nothing = {id, NONE};
+    if (t->is_full[device] || !coli__device_alive(coli__devices_at(t->devices, device)) ||
+        !coli__devices_take(t->devices, device, t->slot_bytes))
+        return true; // it stays where it is
+    if (queue_copy(t, into_nothing, NULL)) return true;
+    coli__devices_give(t->devices, device, t->slot_bytes);
+    return false;
+}
+
+static coli_status upload_all(coli__tier *t, const uint32_t *ids, uint32_t n)
+{
+    const uint64_t block = layer_of(t, 0)->block_bytes;
+    for (uint32_t i = 0; i < n;) {
+        copy c;
+        if (upload(t, ids[i]))
+            i++;
+        else if (ring_take(t->rings[t->home[ids[i]]], true, &c))
+            land(t, &c);
+        collect(t);
+        COLI_TRY(coli__devices_progress(t->devices, (i - t->n_queued) * block, n * block));
+    }
+    coli__tier_settle(t);
+    return n ? coli__devices_progress(t->devices, n * block, n * block) : COLI_OK;
+}
+
+coli_status coli__tier_fill(coli__tier *t, const uint32_t *stored)
+{
+    if (!t) return COLI_OK;
+    const uint32_t n = t->n_layer * t->n_expert;
+    coli__plan_key *keys = coli__calloc(n, sizeof *keys);
+    uint32_t *ids = coli__calloc(n, sizeof *ids);
+    coli_status status = keys && ids ? COLI_OK : COLI_E_NOMEM;
+    if (status == COLI_OK) {
+        uint32_t room[COLI__MAX_DEVICE];
+        find_room(t, room);
+        const coli__plan_world w = {t->n_layer, t->n_expert, t->place, t->home, NULL, NULL};
+        coli__heat_init(&t->heat, t->n_layer, t->n_expert, t->heat_counts, stored);
+        coli__plan_order(t->n_layer, t->n_expert, stored, keys, ids);
+        const uint32_t chosen = coli__plan_fill(&w, ids, n, room, coli__devices_n(t->devices), ids);
+        status = upload_all(t, ids, chosen);
+    }
+    coli__free(keys);
+    coli__free(ids);
+    if (status != COLI_OK) return status;
+    return coli__devices_placed(t->devices, t->n_resident, n, t->home[0] == COLI__NO_HOME);
+}
+
+/* -- create ------------------------------------------------------------------------------------ */
+
+/* Experts that can be swapped for each other: all layers have the shape of the first. */
+static bool same_shape(const coli__ct_experts *a, const coli__ct_experts *b)
+{
+    return a->n_expert == b->n_expert && a->d_model == b->d_model && a->d_ff == b->d_ff &&
+           a->block_bytes == b->block_bytes && a->up_offset == b->up_offset &&
+           a->down_offset == b->down_offset &&
+           memcmp(&a->gate.fmt, &b->gate.fmt, sizeof a->gate.fmt) == 0 &&
+           memcmp(&a->up.fmt, &b->up.fmt, sizeof a->up.fmt) == 0 &&
+           memcmp(&a->down.fmt, &b->down.fmt, sizeof a->down.fmt) == 0;
+}
+
+static void find_homes(coli__tier *t)
+{
+    const uint32_t n_device = coli__devices_n(t->devices);
+    const coli__ct_experts *first = coli__container_experts(t->container, 0);
+    for (uint32_t l = 0; l < t->n_layer; l++) {
+        const coli__ct_experts *layer = coli__container_experts(t->container, l);
+        for (uint32_t e = 0; e < t->n_expert; e++) {
+            coli_bk_source source;
+            const uint32_t device = e % n_device;
+            const bool fits = same_shape(first, layer) &&
+                              coli__devices_expert_source(t->devices, device, layer, e, &source);
+            t->home[l * t->n_expert + e] = fits ? (uint8_t)device : COLI__NO_HOME;
+            t->place[l * t->n_expert + e] = COLI__PLACE_KNOWN; // mapped
+        }
+    }
+}
+
+static coli_status allocate(coli__tier *t)
+{
+    for (uint32_t l = 0; l < t->n_layer; l++) {
+        const uint32_t number = coli__container_experts(t->container, l)->layer;
+        if (number >= t->n_index) t->n_index = number + 1;
+    }
+    const size_t n = (size_t)t->n_layer * t->n_expert;
+    t->index = coli__calloc(t->n_index, sizeof *t->index);
+    t->place = coli__calloc(n, sizeof *t->place);
+    t->home = coli__calloc(n, sizeof *t->home);
+    t->tensor = coli__calloc(n, sizeof *t->tensor);
+    t->heat_counts = coli__calloc(n, sizeof *t->heat_counts);
+    if (!t->index || !t->place || !t->home || !t->tensor || !t->heat_counts) return COLI_E_NOMEM;
+    for (uint32_t l = 0; l < t->n_layer; l++)
+        t->index[coli__container_experts(t->container, l)->layer] = l;
+    return COLI_OK;
+}
+
+static coli_status build(coli__tier *t, const coli__tier_opts *o)
+{
+    COLI_TRY(allocate(t));
+    COLI_TRY(coli__replan_init(&t->replan, t->n_layer, t->n_expert, o->replan_cap));
+    coli__heat_init(&t->heat, t->n_layer, t->n_expert, t->heat_counts, NULL);
+    for (uint32_t i = 0; i < coli__devices_n(t->devices); i++)
+        COLI_TRY(ring_create(coli__devices_at(t->devices, i), &t->rings[i]));
+    find_homes(t);
+    const uint64_t block = coli__container_experts(t->container, 0)->block_bytes;
+    for (uint32_t i = 0; i < coli__devices_n(t->devices); i++) {
+        const uint64_t bytes = coli__device_footprint(coli__devices_at(t->devices, i), block);
+        if (bytes > t->slot_bytes) t->slot_bytes = bytes;
+    }
+    return COLI_OK;
+}
+
+coli_status coli__tier_create(coli__devices *devices, const coli__container *container,
+                              const coli__tier_opts *opts, coli__tier **out)
+{
+    *out = NULL;
+    if (!devices || coli__container_n_expert_layer(container) == 0) return COLI_OK;
+    coli__tier *t = coli__calloc(1, sizeof *t);
+    if (!t) return COLI_E_NOMEM;
+    t->devices = devices;
+    t->container = container;
+    t->n_layer = coli__container_n_expert_layer(container);
+    t->n_expert = coli__container_experts(container, 0)->n_expert;
+    t->replans = opts->replan;
+    const coli_status status = build(t, opts);
+    if (status != COLI_OK) {
+        coli__tier_destroy(t);
+        return status;
+    }
+    *out = t;
+    return COLI_OK;
+}
+
+void coli__tier_destroy(coli__tier *t)
+{
+    if (!t) return;
+    for (uint32_t i = 0; i < COLI__MAX_DEVICE; i++) ring_destroy(t->rings[i]);
+    coli__replan_finish(&t->replan);
+    coli__free(t->index);
+    coli__free(t->place);
+    coli__free(t->home);
+    coli__free(t->tensor);
+    coli__free(t->heat_counts);
+    coli__free(t);
+}
+
+/* -- what happens ------------------------------------------------------------------------------ */
+
+static coli__plan_world world_of(const coli__tier *t)
+{
+    return (coli__plan_world){.n_layer = t->n_layer,
+                              .n_expert = t->n_expert,
+                              .place = t->place,
+                              .home = t->home,
+                              .heat = t->heat_counts,
+                              .taken = t->replan.taken};
+}
+
+static bool begin(void *ctx, coli__swap swap)
+{
+    return coli__tier_swap(ctx, swap);
+}
+
+void coli__tier_prompt(coli__tier *t)
+{
+    if (!t) return;
+    t->in_prompt = true;
+    coli__replan_prompt(&t->replan);
+}
+
+void coli__tier_prompt_ends(coli__tier *t)
+{
+    if (!t) return;
+    t->in_prompt = false;
+    t->is_marked = true;
+    coli__devices_rows(t->devices, &t->n_hit_at_mark, &t->n_miss_at_mark);
+}
+
+/* The hottest outsider of each device for its coldest resident, if that pays. */
+static void swap_slowly(coli__tier *t)
+{
+    const coli__plan_world w = world_of(t);
+    for (uint32_t d = 0; d < coli__devices_n(t->devices); d++) {
+        coli__swap swap;
+        if (coli__device_alive(coli__devices_at(t->devices, d)) &&
+            coli__plan_slow_swap(&w, d, &swap))
+            coli__tier_swap(t, swap);
+    }
+}
+
+void coli__tier_tick(coli__tier *t)
+{
+    if (!t) return;
+    collect(t);
+    const bool may_swap = coli__heat_tick(&t->heat);
+    coli__replan_drain(&t->replan, t->place, COLI__REPLAN_PER_TICK, begin, t);
+    if (may_swap) swap_slowly(t);
+}
+
+void coli__tier_used(coli__tier *t, const coli__ct_experts *layer, const int32_t *ids, size_t n_id)
+{
+    if (!t) return;
+    collect(t);
+    const uint32_t l = t->index[layer->layer];
+    coli__heat_use(&t->heat, l, ids, n_id);
+    if (!t->in_prompt || !t->replans) return;
+    coli__replan_use(&t->replan, l, ids, n_id);
+    const coli__plan_world w = world_of(t);
+    coli__replan_plan(&t->replan, &w, (int32_t)l, NULL);
+    coli__replan_drain(&t->replan, t->place, COLI__REPLAN_PER_CALL, begin, t);
+}
+
+/* -- numbers ----------------------------------------------------------------------------------- */
+
+void coli__tier_stats(const coli__tier *t, coli_backend_stats *out)
+{
+    if (!t) return;
+    out->n_expert_total = (uint64_t)t->n_layer * t->n_expert;
+    for (uint32_t i = 0; i < coli__devices_n(t->devices); i++)
+        if (coli__device_alive(coli__devices_at(t->devices, i))) out->n_expert += t->n_resident[i];
+    if (t->is_marked) {
+        out->n_hit_decode = out->n_row_device - t->n_hit_at_mark;
+        out->n_miss_decode = out->n_row_host - t->n_miss_at_mark;
+    }
+    out->n_swap = t->n_swap;
+    // those that found their slot by a free and an upload have it, but not in place
+    out->n_swap_in_place = t->n_swap_landed - (out->n_overwrite_fallback - out->n_slot_lost);
+    out->n_swap_failed = t->n_swap_failed;
+    out->n_replan_planned = t->replan.n_planned;
+    out->n_replan_done = t->replan.n_begun;
+    out->n_replan_pending = t->replan.n_pending;
+    out->n_replan_skipped = t->replan.n_skipped;
+}
+
+uint32_t coli__tier_n_resident(const coli__tier *t, uint32_t device)
+{
+    return t && coli__device_alive(coli__devices_at(t->devices, device)) ? t->n_resident[device]
+                                                                         : 0;
+}
+
+const uint32_t *coli__tier_heat(const coli__tier *t)
+{
+    return t->heat_counts;
+}
+
+uint64_t coli__tier_n_tick(const coli__tier *t)
+{
+    return t->heat.n_tick;
+}
+
+bool coli__tier_is_sound(const coli__tier *t)
+{
+    uint32_t n[COLI__MAX_DEVICE] = {0};
+    for (uint32_t id = 0; id < t->n_layer * t->n_expert; id++) {
+        const bool resident = t->place[id] == COLI__PLACE_RESIDENT;
+        if (resident != (t->tensor[id] != NULL)) return false;
+        if (!resident && t->place[id] != COLI__PLACE_KNOWN) return false;
+        if (resident) n[t->home[id]]++;
+    }
+    for (uint32_t i = 0; i < coli__devices_n(t->devices); i++)
+        if (n[i] != t->n_resident[i] ||
+            coli__devices_used(t->devices, i) !=
+                n[i] * t->slot_bytes + coli__devices_matrix_bytes(t->devices, i))
+            return false;
+    return t->n_queued == 0;
+}

@@ -1,0 +1,69 @@
+/* tier.h - which experts the devices hold, and how that changes while tokens are made.
+ *
+ * The tier fills the devices when a model is opened, hottest experts first.  Afterwards an expert
+ * comes in only by taking another's slot: a few by heat (heat.h), many when a prompt shows what it
+ * uses (replan.h).  Copies run on a thread per device; nobody who decodes waits for them.
+ *
+ * Threads: all calls come from one thread at a time, the one that runs a chunk; between chunks that
+ * may be another.  No group is open while `used`, `prompt`, `tick` or `settle` runs.  NULL stands for
+ * "no devices" everywhere. */
+#ifndef COLI_MOE_TIER_H
+#define COLI_MOE_TIER_H
+
+#include "../backend/devices.h"
+#include "replan.h"
+
+typedef struct coli__tier coli__tier;
+
+typedef struct coli__tier_opts {
+    bool replan;        // re-plan from each prompt's routing
+    int32_t replan_cap; // swaps per layer and prompt
+} coli__tier_opts;
+
+/* Empty.  The container and the devices outlive the tier.  *out is NULL without devices. */
+coli_status coli__tier_create(coli__devices *devices, const coli__container *container,
+                              const coli__tier_opts *opts, coli__tier **out);
+/* Ends the copies: what is queued is not begun any more. */
+void coli__tier_destroy(coli__tier *tier);
+
+/* Fill the devices with what their allowance leaves.
+ *   heat  (n_layer, n_expert) of earlier runs, by layers with experts; NULL: none
+ * E_CANCELLED when the devices' progress said so; E_UNSUPPORTED when a device that was asked for is
+ * lost. */
+coli_status coli__tier_fill(coli__tier *tier, const uint32_t *heat);
+
+coli__devices *coli__tier_devices(const coli__tier *tier);
+
+/* False when the expert is on no device that is alive. */
+bool coli__tier_find(const coli__tier *tier, const coli__ct_experts *layer, uint32_t expert,
+                     coli__slot *out);
+
+/* -- what happens ------------------------------------------------------------------------------ */
+
+void coli__tier_prompt(coli__tier *tier);      // a prompt begins
+void coli__tier_prompt_ends(coli__tier *tier); // hits from here on are the decode's
+void coli__tier_tick(coli__tier *tier);        // a token is to be decoded
+/* Rows of a layer were computed with these experts (n_id ids, all rows). */
+void coli__tier_used(coli__tier *tier, const coli__ct_experts *layer, const int32_t *ids,
+                     size_t n_id);
+/* Wait until every copy that is queued has ended and what it brought is resident. */
+void coli__tier_settle(coli__tier *tier);
+
+/* One expert for another, now: true when the copy was queued.  The newcomer is on no device, the
+ * leaving one is, and both have the same home. */
+bool coli__tier_swap(coli__tier *tier, coli__swap swap);
+
+/* -- numbers ----------------------------------------------------------------------------------- */
+
+/* Adds to what coli__devices_stats filled in. */
+void coli__tier_stats(const coli__tier *tier, coli_backend_stats *out);
+uint32_t coli__tier_n_resident(const coli__tier *tier, uint32_t device);
+/* (n_layer, n_expert), halved with time; for the heat file. */
+const uint32_t *coli__tier_heat(const coli__tier *tier);
+uint64_t coli__tier_n_tick(const coli__tier *tier);
+
+/* For tests: whether the books are right (used == residents * slot on every device, no expert twice,
+ * states and slots agree).  The tier must be settled. */
+bool coli__tier_is_sound(const coli__tier *tier);
+
+#endif
