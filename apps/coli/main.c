@@ -175,6 +175,7 @@ static const app_command commands[] = {
          "  slow           a slow swap by heat every 16 tokens\n"
          "  prefill        the prompt: its most used experts\n"
          "  replan         swaps by the prompt's counts (--cap, --drain, --min-count)\n"
+         "  replan-late    the same, all layers at once when the prompt is done\n"
          "  replan-tail    the same, late rows of the prompt counting more\n"
          "  replan-prior   the same, with heat as a prior\n"
          "  replan-cost    the same, as many swaps as the machine affords\n"

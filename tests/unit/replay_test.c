@@ -1,5 +1,6 @@
 /* replay_test.c - policies and the clock on traces so small that they are followed by hand. */
 #include "coli/coli.h"
+#include "libcoli/src/base/alloc.h"
 #include "traces.h"
 
 /* Foreign residents {3, 4}, of which 4 is the colder.  The prompt's set is {0, 1}, 0 used before 1. */
@@ -169,6 +170,24 @@ T_TEST(options_that_make_no_sense)
     T_FAILS(coli__replay_run(&t.all, 0, &o, &r), COLI_E_INVALID, "speed");
 }
 
+/* Each allocation fails once, and nothing is lost. */
+T_TEST(memory_may_run_out)
+{
+    T_BEGIN;
+    traces t;
+    small_world(&t);
+    const coli__replay_opts o = traces_opts("replan-online", 2);
+    coli_status status = COLI_E_NOMEM;
+    for (uint64_t nth = 1; status != COLI_OK; nth++) {
+        coli__replay_result r;
+        coli__alloc_fail_at(nth);
+        status = coli__replay_run(&t.all, 0, &o, &r);
+        coli__alloc_fail_at(0);
+        T_TRUE(status == COLI_OK || status == COLI_E_NOMEM);
+        T_LE(nth, 40);
+    }
+}
+
 /* ---- the public functions ------------------------------------------------------------------- */
 
 static coli_replay *open_field(uint32_t n_threads)
@@ -215,6 +234,7 @@ T_TEST(public_functions_say_what_is_wrong)
     T_FAILS(coli_replay_run(r, &opts, results), COLI_E_INVALID, "1 to 256 residents, found 257");
     coli_replay_policy policy = {.struct_size = sizeof policy};
     T_FAILS(coli_replay_get_policy(coli_replay_n_policy(), &policy), COLI_E_INVALID, "below");
+    coli_replay_close(r);
     T_FAILS(coli_replay_open(TEST_FIXTURES "/traces/none", NULL, &r), COLI_E_NOTFOUND, "none.json");
     T_TRUE(r == NULL);
     coli_replay_close(NULL);
@@ -231,6 +251,7 @@ int main(void)
         cmocka_unit_test(the_clock),
         cmocka_unit_test(an_upload_lands_when_it_is_done),
         cmocka_unit_test(options_that_make_no_sense),
+        cmocka_unit_test(memory_may_run_out),
         cmocka_unit_test(threads_do_not_show),
         cmocka_unit_test(public_functions_say_what_is_wrong),
     };

@@ -94,6 +94,15 @@ static void replan_prompt(coli__replay *r, uint32_t layer)
     plan(r, layer, r->opts.min_count);
 }
 
+/* All layers at once, when the last of them has computed the whole prompt. */
+static void late_prompt(coli__replay *r, uint32_t layer)
+{
+    if (layer + 1 < r->n_layer || r->first_row + r->n_row < r->t->n_prompt) return;
+    const coli__plan_world world = coli__replay_world(r);
+    coli__replan_plan(&r->replan, &world, COLI__PLAN_ALL_LAYERS, NULL);
+    drain(r, COLI__REPLAN_PER_CALL);
+}
+
 static void replan_token(coli__replay *r)
 {
     drain(r, r->opts.drain);
@@ -391,6 +400,8 @@ const coli__replay_policy coli__replay_policies[] = {
         .past = COLI__PAST_FOREIGN, .prompt = prefill_prompt},
     {.name = "replan", .knows = "foreign heat, then swaps by the prompt's counts",
         .past = COLI__PAST_FOREIGN, .replans = true, .prompt = replan_prompt, .token = replan_token},
+    {.name = "replan-late", .knows = "the same, all layers at once when the prompt is done",
+     .past = COLI__PAST_FOREIGN, .replans = true, .prompt = late_prompt, .token = replan_token},
     {.name = "replan-tail", .knows = "the same, late rows of the prompt counting more",
         .past = COLI__PAST_FOREIGN, .replans = true, .prompt = tail_prompt, .token = replan_token},
     {.name = "replan-prior", .knows = "the same, with heat as a prior",
