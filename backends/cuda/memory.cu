@@ -8,9 +8,10 @@
  *                                                                       address; neighbours merge
  *
  * So equal tensors, which is what a tier of experts consists of, take exactly their share of a buffer,
- * and that is what alloc_footprint says.  Buffers stay until close, because giving one back to CUDA
- * waits for everything that runs; mem_info counts what is free in them, and whatever is freed can
- * be had again, by the work sequence as well, whose scratch memory comes from here too.
+ * and that is what alloc_footprint says.  An empty buffer is given back to CUDA only when another size is
+ * wanted and there is nothing else, because that waits for everything that runs; mem_info counts what
+ * is free in buffers.  The scratch memory of the work sequence comes from here too, so whatever is
+ * freed can be had again by both.
  *
  * Copies.  All are asynchronous: through the ring of page-locked stages, or straight from the source
  * when that is page-locked itself.  Each ends with a fence; the synchronous calls wait for theirs.  The
@@ -23,6 +24,7 @@ static const uint64_t ALIGN = 256, STEP = 2 << 20; // bytes: of extents; of CUDA
 typedef struct coli__cuda_buffer {
     struct coli__cuda_buffer *next;
     uint8_t *memory;
+    uint64_t n_bytes;
     coli__cuda_extent *free_list;
 } coli__cuda_buffer;
 
@@ -60,6 +62,57 @@ static void delete_extent(coli_bk_device *dev, coli__cuda_extent *e)
     dev->host->free(dev->host->ctx, e);
 }
 
+static bool is_empty(const coli__cuda_buffer *b)
+{
+    return b->free_list && b->free_list->n_bytes == b->n_bytes;
+}
+
+/* Delete a buffer that is not in use, or that nobody will use any more. */
+static void delete_buffer(coli_bk_device *dev, coli__cuda_buffer *b)
+{
+    while (b->free_list) {
+        coli__cuda_extent *const e = b->free_list;
+        b->free_list = e->next;
+        dev->arena.free_bytes -= e->n_bytes;
+        delete_extent(dev, e);
+    }
+    if (!dev->is_lost) cudaFree(b->memory);
+    dev->host->free(dev->host->ctx, b);
+}
+
+/* Give all empty buffers back to CUDA, if the device comes to rest.  True when there were some. */
+static bool give_back(coli_bk_device *dev)
+{
+    bool any = false;
+    for (coli__cuda_buffer *b = dev->arena.buffers; b; b = b->next) any |= is_empty(b);
+    if (!any || coli__cuda_settle(dev, dev->copies.stream, COLI_BK_OK) != COLI_BK_OK ||
+        coli__cuda_settle(dev, dev->work.stream, COLI_BK_OK) != COLI_BK_OK)
+        return false;
+    for (coli__cuda_buffer **link = &dev->arena.buffers; *link;) {
+        coli__cuda_buffer *const b = *link;
+        if (is_empty(b)) {
+            *link = b->next;
+            delete_buffer(dev, b);
+        } else {
+            link = &b->next;
+        }
+    }
+    return true;
+}
+
+/* As many times n_bytes as go into a chunk, or as many as there still are. */
+static cudaError_t take_from_cuda(coli_bk_device *dev, uint64_t n_bytes, coli__cuda_buffer *b)
+{
+    void *memory = nullptr;
+    for (uint64_t n = n_in_buffer(dev, n_bytes);; n /= 2) {
+        b->n_bytes = round_up(n * n_bytes, STEP);
+        const cudaError_t error = cudaMalloc(&memory, b->n_bytes);
+        b->memory = static_cast<uint8_t *>(memory);
+        if (error != cudaErrorMemoryAllocation || n == 1) return error;
+        cudaGetLastError();
+    }
+}
+
 /* A new buffer with room for n_bytes, all of it one free extent. */
 static coli_bk_status add_buffer(coli_bk_device *dev, uint64_t n_bytes)
 {
@@ -71,23 +124,19 @@ static coli_bk_status add_buffer(coli_bk_device *dev, uint64_t n_bytes)
         delete_extent(dev, all);
         return coli__cuda_fail(dev->host, COLI_BK_NOMEM, CUDA_NAME ": no memory on the host");
     }
-    // The last of the memory is worth having even if it is less than a whole buffer.
-    cudaError_t error;
-    void *memory = nullptr;
-    for (uint64_t n = n_in_buffer(dev, n_bytes);; n /= 2) {
-        all->n_bytes = round_up(n * n_bytes, STEP);
-        error = cudaMalloc(&memory, all->n_bytes);
-        if (error != cudaErrorMemoryAllocation || n == 1) break;
-        cudaGetLastError();
-    }
+    cudaError_t error = take_from_cuda(dev, n_bytes, b);
+    if (error == cudaErrorMemoryAllocation && give_back(dev))
+        error = take_from_cuda(dev, n_bytes, b);
     if (error != cudaSuccess) {
         delete_extent(dev, all);
         dev->host->free(dev->host->ctx, b);
-        return coli__cuda_check(dev, error, "cudaMalloc");
+        return dev->is_lost ? coli__cuda_hangs(dev, dev->host->wait_limit_ns)
+                            : coli__cuda_check(dev, error, "cudaMalloc");
     }
-    b->memory = all->at = static_cast<uint8_t *>(memory);
-    b->free_list = all;
+    all->at = b->memory;
+    all->n_bytes = b->n_bytes;
     all->buffer = b;
+    b->free_list = all;
     b->next = dev->arena.buffers;
     dev->arena.buffers = b;
     dev->arena.free_bytes += all->n_bytes;
@@ -170,13 +219,7 @@ void coli__cuda_arena_finish(coli_bk_device *dev)
     while (dev->arena.buffers) {
         coli__cuda_buffer *const b = dev->arena.buffers;
         dev->arena.buffers = b->next;
-        while (b->free_list) {
-            coli__cuda_extent *const e = b->free_list;
-            b->free_list = e->next;
-            delete_extent(dev, e);
-        }
-        if (!dev->is_lost) cudaFree(b->memory);
-        dev->host->free(dev->host->ctx, b);
+        delete_buffer(dev, b);
     }
 }
 

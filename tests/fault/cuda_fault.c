@@ -305,6 +305,30 @@ T_TEST(full_and_free_again)
     emu_close(dev);
 }
 
+/* What many small ones leave is there for a large one. */
+T_TEST(another_size)
+{
+    T_BEGIN;
+    coli_bk_device *dev = emu_open("vram=32MiB");
+    uint64_t seed = 3;
+    coli_bk_source small, large;
+    T_OK(coli__ref_matrix_block(&seed, COLI_BK_I8_G64_F16, 300, 500, &small));
+    T_OK(coli__ref_matrix_block(&seed, COLI_BK_I8_G64_F16, 4000, 5000, &large));
+    coli_bk_tensor *tensors[400], *tensor = NULL;
+    uint32_t n = 0;
+    while (n < 400 && !bk.tensor_upload(dev, &small, &tensors[n])) n++;
+    for (uint32_t i = 1; i < n; i++) bk.tensor_free(dev, tensors[i]);
+    const uint64_t before = free_bytes(dev);
+    BK(bk.tensor_upload(dev, &large, &tensor), COLI_BK_OK);
+    T_LE(free_bytes(dev), before - large.n_bytes);
+    bk.tensor_free(dev, tensor);
+    T_EQ(free_bytes(dev), before);
+    bk.tensor_free(dev, tensors[0]);
+    coli__free_aligned((void *)(uintptr_t)small.data);
+    coli__free_aligned((void *)(uintptr_t)large.data);
+    emu_close(dev);
+}
+
 T_TEST(footprints)
 {
     T_BEGIN;
@@ -553,6 +577,7 @@ int main(void)
         cmocka_unit_test(lost_at_every_call),
         cmocka_unit_test(every_operation_hangs),
         cmocka_unit_test(full_and_free_again),
+        cmocka_unit_test(another_size),
         cmocka_unit_test(footprints),
         cmocka_unit_test(opened_and_closed_a_hundred_times),
         cmocka_unit_test(what_devices_there_are),
