@@ -13,7 +13,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 folder=${1:-build-gpu}
-log=$folder/gpu-check.log
+log=$folder/gpu-check.log # of all steps
 mkdir -p "$folder"
 : >"$log"
 
@@ -33,14 +33,16 @@ capability=$(head -1 <<<"$gpu" | sed 's/.*, *//; s/\.//')
 
 failed=0
 step() { # TEXT COMMAND...
-    local text=$1 begin=$SECONDS
+    local text=$1 begin=$SECONDS output status
     shift
-    printf '\n=== %s\n' "$text" >>"$log"
-    if "$@" >>"$log" 2>&1; then
-        printf 'ok      %-60s %4d s\n' "$text" $((SECONDS - begin))
+    output=$("$@" 2>&1)
+    status=$?
+    printf '\n=== %s\n%s\n' "$text" "$output" >>"$log"
+    if [ $status = 0 ]; then
+        printf 'ok      %-50s %4d s\n' "$text" $((SECONDS - begin))
     else
-        printf 'FAILED  %-60s %4d s\n' "$text" $((SECONDS - begin))
-        tail -n 15 "$log" | sed 's/^/        /'
+        printf 'FAILED  %-50s %4d s\n' "$text" $((SECONDS - begin))
+        tail -n 15 <<<"$output" | sed 's/^/        /'
         failed=1
     fi
 }
@@ -57,10 +59,12 @@ step 'the contract: coli backend check' timeout 150 "$folder/bin/coli" backend c
 step 'the same bits wherever experts are' timeout 100 "$folder/bin/placement" cuda "$plugin"
 
 echo
-peak=$("$folder/bin/cuda_peak") || peak=0
-echo "plain reading of the GPU's memory: $peak GB/s, the 100 % below"
-timeout 60 "$folder/bin/bench_backend" "$plugin" "$peak" | tee -a "$log"
-[ "${PIPESTATUS[0]}" = 0 ] || echo 'the benchmark did not come to its end'
+if peak=$("$folder/bin/cuda_peak"); then
+    echo "plain reading of the GPU's memory: $peak GB/s, which is 100 % below"
+    timeout 60 "$folder/bin/bench_backend" "$plugin" "$peak" | tee -a "$log"
+else
+    echo 'no benchmark: nothing runs on the GPU'
+fi
 echo
-echo "details: $log"
+echo "all output: $log"
 exit $failed

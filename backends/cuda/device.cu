@@ -172,12 +172,14 @@ static cudaError_t count_devices(uint32_t *out, char why[256])
     *out = error == cudaSuccess ? static_cast<uint32_t>(n) : 0;
     if (*out > 0) return error;
     cudaGetLastError();
-    if (cudaDriverGetVersion(&driver) != cudaSuccess) driver = 0;
+    char told[64] = "there is no driver"; // it tells 0 then
+    if (cudaDriverGetVersion(&driver) == cudaSuccess && driver > 0)
+        snprintf(told, sizeof told, "the driver is for CUDA %d.%d", driver / 1000,
+                 driver % 1000 / 10);
     if (cudaRuntimeGetVersion(&runtime) != cudaSuccess) runtime = 0;
-    snprintf(why, 256,
-             CUDA_NAME ": no device: %s (%s); the driver is for CUDA %d.%d, this plugin for %d.%d",
-             cudaGetErrorString(error), cudaGetErrorName(error), driver / 1000, driver % 1000 / 10,
-             runtime / 1000, runtime % 1000 / 10);
+    snprintf(why, 256, CUDA_NAME ": no device: %s (%s); %s, this plugin for %d.%d",
+             cudaGetErrorString(error), cudaGetErrorName(error), told, runtime / 1000,
+             runtime % 1000 / 10);
     return error;
 }
 
