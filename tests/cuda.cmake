@@ -15,7 +15,7 @@ set(cuda ${PROJECT_SOURCE_DIR}/backends/cuda)
 set(cuda_sources ${cuda}/device.cu ${cuda}/memory.cu ${cuda}/work.cu ${cuda}/product.cu ${cuda}/expert.cu)
 add_library(backend_cudaemu MODULE ${cuda_sources} ${cuda}/emu/cuda_emu.cpp)
 set_source_files_properties(${cuda_sources} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "-xc++;-Wno-unknown-pragmas")
-set_target_properties(backend_cudaemu PROPERTIES PREFIX "" OUTPUT_NAME coli_cudaemu
+set_target_properties(backend_cudaemu PROPERTIES PREFIX "" OUTPUT_NAME coli_cudaemu LIBRARY_OUTPUT_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/cudaemu
     CXX_STANDARD 17 CXX_STANDARD_REQUIRED ON CXX_EXTENSIONS OFF CXX_VISIBILITY_PRESET hidden
     VISIBILITY_INLINES_HIDDEN ON)
 target_include_directories(backend_cudaemu PRIVATE ${PROJECT_SOURCE_DIR}/libcoli/include)

@@ -192,7 +192,11 @@ static coli_status measure(bench *b)
     status = coli_sampling_default(b->engine.model, &b->sampling);
     if (status == COLI_OK) status = open_machine(b);
     if (status == COLI_OK) status = warm_up(b);
-    for (uint32_t i = 0; i < r->n_round && status == COLI_OK; i++) status = run_round(b, i);
+    for (uint32_t i = 0; i < r->n_round && status == COLI_OK; i++) {
+        status = run_round(b, i);
+        if (status == COLI_OK && app_interrupts() > 0)
+            status = COLI_E_CANCELLED; // between two calls
+    }
     if (status == COLI_OK) summarise(b);
     return status;
 }

@@ -15,5 +15,6 @@ int cmd_synth(const app_settings *s);
 int cmd_bench(const app_settings *s);
 int cmd_backend(const app_settings *s);
 int cmd_heat(const app_settings *s);
+int cmd_replay(const app_settings *s);
 
 #endif

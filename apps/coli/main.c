@@ -155,6 +155,54 @@ static const app_command commands[] = {
      .min_arg = 2,
      .max_arg = ANY_NUMBER,
      .run = cmd_heat},
+    {.name = "replay",
+     .bit = APP_REPLAY,
+     .synopsis = "[options] TRACES",
+     .summary = "Try placement policies on recorded routing",
+     .text =
+         "TRACES.safetensors holds the experts that the tokens of some prompts and their answers "
+         "used, and\n"
+         "TRACES.json beside it says where each answer begins.  Every prompt is run through every "
+         "policy: how\n"
+         "many of the answer's experts would have been in VRAM, what had to be moved, and how long "
+         "it would\n"
+         "have taken on a machine that is made up, the same on every computer.\n\n"
+         "policies, and what they know:\n"
+         "  uniform        nothing: any experts\n"
+         "  foreign        heat of six prompts of other topics; all that move experts start there\n"
+         "  others         heat of all other prompts\n"
+         "  same           heat of this very prompt and its answer\n"
+         "  slow           a slow swap by heat every 16 tokens\n"
+         "  prefill        the prompt: its most used experts\n"
+         "  replan         swaps by the prompt's counts (--cap, --drain, --min-count)\n"
+         "  replan-late    the same, all layers at once when the prompt is done\n"
+         "  replan-tail    the same, late rows of the prompt counting more\n"
+         "  replan-prior   the same, with heat as a prior\n"
+         "  replan-cost    the same, as many swaps as the machine affords\n"
+         "  replan-online  a re-plan, then corrections while tokens are decoded\n"
+         "  online-cost    the same, as many swaps as the machine affords\n"
+         "  online         corrections without a re-plan\n"
+         "  lru            the prompt's set, then each miss is uploaded\n"
+         "  class-lru      the same, but rarely used experts go first\n"
+         "  oracle         the future: the answer's most used experts\n"
+         "  belady         the future: who goes is used again last\n\n"
+         "the machine, --machine 'KEY=VALUE ...':\n"
+         "  link=12GB/s latency=10us   of the one copy engine; link=0: uploads take no time\n"
+         "  bw=400GB/s kernel=5us      the device reads weights; launches a kernel\n"
+         "  cpu=25GB/s mac=200G        the processor reads weights; multiply-adds per second\n"
+         "  expert=1671168 expert-mac=3145728 width=2048  a routed expert; d_model\n"
+         "  trunk=27ms row=9ms         all else, per token of an answer; per token of a prompt\n"
+         "  copies=1 slow=1 waits=0    transfers of an expert; how many times as long each takes; "
+         "whether the host\n"
+         "                             waits for it\n",
+     .examples = "  coli replay traces\n"
+                 "  coli replay traces --policy foreign,replan,belady --residency 37.5%\n"
+                 "  coli replay traces --policy replan --cap 6,12,24,none --drain 4,48\n"
+                 "  coli replay traces --allowance 24,48,96,none --residency 96 --svg moves.svg\n"
+                 "  coli replay traces --machine 'link=3GB/s copies=6 waits=1' --csv -\n",
+     .min_arg = 1,
+     .max_arg = 1,
+     .run = cmd_replay},
     {.name = "tokenize",
      .bit = APP_TOKENIZE,
      .synopsis = "[options] [TEXT...]",

@@ -90,11 +90,11 @@ static void wrap(FILE *out, const char *text, int column)
     fputc('\n', out);
 }
 
-static void option_help(const app_option *o, bool measuring, FILE *out)
+static void option_help(const app_option *o, uint32_t command, FILE *out)
 {
     const app_option_id id = (app_option_id)(o - app_options);
     char left[64], range[128], variables[128], right[512];
-    const app_other_help *other = measuring ? app_measuring_help(id) : NULL;
+    const app_other_help *other = app_other_help_of(id, command);
     const char *help = other ? other->help : o->help;
     const char *otherwise = other ? other->otherwise : o->otherwise;
     snprintf(left, sizeof left, "  %s%s%s%s", app_dashes(o), o->name, o->arg ? " " : "",
@@ -129,8 +129,7 @@ static void command_help(const app_program *program, const app_command *c, FILE 
     if (c->text) fprintf(out, "\n%s", c->text);
     fprintf(out, "\nexamples:\n%s\noptions:\n", c->examples);
     for (uint32_t i = 0; i < APP_N_OPTION; i++)
-        if (app_options[i].commands & c->bit)
-            option_help(&app_options[i], c->bit == APP_QWEN36, out);
+        if (app_options[i].commands & c->bit) option_help(&app_options[i], c->bit, out);
 }
 
 static void environment_help(FILE *out)

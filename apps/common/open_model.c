@@ -235,13 +235,15 @@ void app_tell_lost(app_engine *engine)
 {
     coli_backend_stats stats = {.struct_size = sizeof stats};
     coli_device_use use = {.struct_size = sizeof use};
-    uint32_t n_lost = 0;
     if (!engine->model || coli_model_get_backend_stats(engine->model, &stats) != COLI_OK) return;
-    for (uint32_t i = 0; i < stats.n_device; i++)
-        if (coli_model_get_device(engine->model, i, &use) == COLI_OK && use.lost &&
-            n_lost++ >= engine->n_lost_told)
-            app_note("a device was given up, the processor does its work: %s", use.lost);
-    engine->n_lost_told = n_lost;
+    for (uint32_t i = 0; i < stats.n_device && i < 64; i++) {
+        const uint64_t bit = UINT64_C(1) << i;
+        if (engine->lost_told & bit || coli_model_get_device(engine->model, i, &use) != COLI_OK ||
+            !use.lost)
+            continue;
+        app_note("a device was given up, the processor does its work: %s", use.lost);
+        engine->lost_told |= bit;
+    }
 }
 
 static double percent(uint64_t part, uint64_t other)

@@ -8,7 +8,7 @@
 typedef struct app_engine {
     coli_model *model;
     coli_session *session;
-    uint32_t n_lost_told; // devices whose loss was told
+    uint64_t lost_told; // bits: devices whose loss was told
 } app_engine;
 
 /* The directory that the settings mean: --model or COLI_MODEL as typed, else the shipped model,

@@ -313,6 +313,7 @@ static int bad_value(const char *name, const char *before, const app_option *o, 
 {
     char range[128];
     app_range_text(o, false, range, sizeof range);
+    if (o->kind == APP_FLAG) snprintf(range, sizeof range, "1 or 0"); // of a variable
     app_error("%s%s: expected %s, found \"%s\"", before, name, range, text);
     if (o->kind == APP_CHOICE) {
         app_nearest n = {.word = text};

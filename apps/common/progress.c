@@ -1,6 +1,7 @@
 /* progress.c - see progress.h. */
 #include "progress.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -56,8 +57,12 @@ static void draw(app_progress *p, double now)
         fprintf(stderr, "\r%s [%s] ", p->verb, cells);
     else
         fprintf(stderr, "%s: ", p->verb);
-    fprintf(stderr, "%3.0f %% of %.2f GB, %.0f MB/s, %s left", share * 100, (double)p->total * 1e-9,
-            rate * 1e-6, left);
+    if (p->unit)
+        fprintf(stderr, "%3.0f %% of %" PRIu64 " %s, %s left", share * 100, p->total, p->unit,
+                left);
+    else
+        fprintf(stderr, "%3.0f %% of %.2f GB, %.0f MB/s, %s left", share * 100,
+                (double)p->total * 1e-9, rate * 1e-6, left);
     fputs(p->bar ? "\033[K" : "\n", stderr);
     fflush(stderr);
     p->drawn = p->bar;
@@ -87,7 +92,9 @@ void app_progress_end(app_progress *p, bool finished)
 {
     clear_bar(p);
     const double elapsed = app_clock_s() - p->start_s;
-    if (finished)
+    if (finished && p->unit)
+        app_note("%s: %" PRIu64 " %s in %.1f s", p->verb, p->total, p->unit, elapsed);
+    else if (finished)
         app_note("%s: %.2f GB in %.1f s, %.0f MB/s", p->verb, (double)p->total * 1e-9, elapsed,
                  elapsed > 0 ? (double)p->total / elapsed * 1e-6 : 0);
 }

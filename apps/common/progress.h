@@ -8,6 +8,7 @@
 
 typedef struct app_progress {
     const char *verb; // "convert"
+    const char *unit; // what is counted; NULL: bytes
     bool bar;         // draw on one line
     bool drawn;       // a bar stands on the line
     double start_s, last_s;

@@ -7,7 +7,7 @@ enum {
         GENERATE | APP_INFO | APP_QWEN36, // open the model to run it, or to say how it would run
     MEASURE = APP_QWEN36,
     DEVICES = COMPUTE | APP_BENCH,
-    ALL = (APP_HEAT << 1) - 1
+    ALL = (APP_REPLAY << 1) - 1
 };
 
 #define FIELD(name) offsetof(app_settings, name)
@@ -17,7 +17,7 @@ const app_option app_options[APP_N_OPTION] = {
     [APP_OPT_MODEL] = {"model", "DIR", APP_TEXT, FIELD(model), 0, 0, NULL, "the model that ships with coli",
         COMPUTE | APP_TOKENIZE | APP_VERIFY | APP_BENCH | APP_HEAT, "directory of the model"},
     [APP_OPT_THREADS] = {"threads", "N", APP_U32, FIELD(threads), 0, 1024, NULL, "0, one per processor",
-        COMPUTE | APP_CONVERT | APP_SYNTH | APP_BENCH, "compute threads"},
+        COMPUTE | APP_CONVERT | APP_SYNTH | APP_BENCH | APP_REPLAY, "compute threads"},
     [APP_OPT_ISA] = {"isa", "NAME", APP_CHOICE, FIELD(isa), 0, 0, "scalar|avx2|avxvnni|avx512|neon|i8mm",
         "the best there is", COMPUTE | APP_BENCH,
         "instruction set of the kernels; all give the same bytes"},
@@ -77,7 +77,7 @@ const app_option app_options[APP_N_OPTION] = {
     [APP_OPT_PRESENCE_PENALTY] = {"presence-penalty", "R", APP_F32, FIELD(presence_penalty), -100, 100, NULL,
         "the model's", GENERATE | APP_INFO, "lower the logits of tokens of this answer by R; 0 is off"},
     [APP_OPT_SEED] = {"seed", "N", APP_U64, FIELD(seed), 0, 0, NULL, "0",
-        GENERATE | APP_INFO | APP_SYNTH | APP_BENCH | APP_BACKEND,
+        GENERATE | APP_INFO | APP_SYNTH | APP_BENCH | APP_BACKEND | APP_REPLAY,
         "start of the random numbers: the same seed gives the same result"},
 
     [APP_OPT_TOKENIZER] = {"tokenizer", "FILE", APP_TEXT, FIELD(tokenizer), 0, 0, NULL, "the model's",
@@ -131,14 +131,14 @@ const app_option app_options[APP_N_OPTION] = {
 
     [APP_OPT_LIKE] = {"like", "NAME", APP_CHOICE, FIELD(like), 0, 0, "qwen36-35b|hummingbird", "qwen36-35b",
         APP_SYNTH, "model whose geometry is taken, where no option changes it"},
-    [APP_OPT_LAYERS] = {"layers", "N", APP_U32, FIELD(layers), 0, 512, NULL, "0, those of the model", APP_SYNTH,
-        "layers; every fourth has attention, the others DeltaNet"},
+    [APP_OPT_LAYERS] = {"layers", "N", APP_U32, FIELD(layers), 0, 512, NULL, "0, those of the model",
+        APP_SYNTH | APP_REPLAY, "layers; every fourth has attention, the others DeltaNet"},
     [APP_OPT_HIDDEN] = {"hidden", "D", APP_U32, FIELD(hidden), 0, 65536, NULL, "0, that of the model", APP_SYNTH,
         "width of the residual stream"},
     [APP_OPT_EXPERTS_N] = {"experts-n", "E", APP_U32, FIELD(experts_n), 0, 4096, NULL, "0, those of the model",
-        APP_SYNTH, "routed experts of a layer"},
-    [APP_OPT_USED] = {"used", "K", APP_U32, FIELD(used), 0, 256, NULL, "0, those of the model", APP_SYNTH,
-        "of these, how many a token uses"},
+        APP_SYNTH | APP_REPLAY, "routed experts of a layer"},
+    [APP_OPT_USED] = {"used", "K", APP_U32, FIELD(used), 0, 256, NULL, "0, those of the model",
+        APP_SYNTH | APP_REPLAY, "of these, how many a token uses"},
     [APP_OPT_INNER] = {"inner", "F", APP_U32, FIELD(inner), 0, 65536, NULL, "0, that of the model", APP_SYNTH,
         "inner width of an expert, the shared one included"},
     [APP_OPT_VOCAB] = {"vocab", "V", APP_U32, FIELD(vocab), 0, 16777216, NULL, "0, that of the model", APP_SYNTH,
@@ -146,14 +146,40 @@ const app_option app_options[APP_N_OPTION] = {
     [APP_OPT_SKEW] = {"skew", "Z", APP_F32, FIELD(skew), 0, 16, NULL, "0", APP_SYNTH,
         "0: experts have equal chances; else the router's rows are 1 to e^-Z long, and long ones win"},
 
+    [APP_OPT_POLICY] = {"policy", "LIST", APP_TEXT, FIELD(policy), 0, 0, NULL, "all", APP_REPLAY,
+        "policies, like lru,replan"},
+    [APP_OPT_RESIDENCY] = {"residency", "LIST", APP_TEXT, FIELD(residency), 0, 0, NULL, "12.5%,25%,37.5%,50%,80%",
+        APP_REPLAY, "experts of each layer in VRAM: shares, or numbers like 96"},
+    [APP_OPT_AGAINST] = {"against", "POLICY", APP_TEXT, FIELD(against), 0, 0, NULL, "foreign", APP_REPLAY,
+        "the policy that gains and pay-back are measured against"},
+    [APP_OPT_CAP] = {"cap", "LIST", APP_TEXT, FIELD(cap), 0, 0, NULL, "24", APP_REPLAY,
+        "most swaps of a re-plan per layer: numbers, or none"},
+    [APP_OPT_DRAIN] = {"drain", "LIST", APP_TEXT, FIELD(drain), 0, 0, NULL, "4", APP_REPLAY,
+        "swaps of a re-plan that a token of the answer may begin"},
+    [APP_OPT_MIN_COUNT] = {"min-count", "LIST", APP_TEXT, FIELD(min_count), 0, 0, NULL, "1", APP_REPLAY,
+        "uses in the prompt that make an expert a newcomer"},
+    [APP_OPT_ALLOWANCE] = {"allowance", "LIST", APP_TEXT, FIELD(allowance), 0, 0, NULL, "none", APP_REPLAY,
+        "most uploads per layer for a prompt and its answer: numbers, or none"},
+    [APP_OPT_MACHINE] = {"machine", "TEXT", APP_TEXT, FIELD(machine), 0, 0, NULL, NULL, APP_REPLAY,
+        "what the machine is like, where it is not as above"},
+    [APP_OPT_CSV] = {"csv", "FILE", APP_TEXT, FIELD(csv), 0, 0, NULL, NULL, APP_REPLAY,
+        "also write the numbers as CSV; - is standard output, without the table"},
+    [APP_OPT_SVG] = {"svg", "FILE", APP_TEXT, FIELD(svg), 0, 0, NULL, NULL, APP_REPLAY,
+        "also draw them: hits over residency; over what is moved, if there are several allowances at one residency"},
+
     [APP_OPT_HELP] = {"help", NULL, APP_FLAG, FIELD(help), 0, 0, NULL, NULL, ALL, "this text"},
     [APP_OPT_VERSION] = {"version", NULL, APP_FLAG, FIELD(version), 0, 0, NULL, NULL, ALL, "the version"},
 };
 
-static const app_other_help measuring_help[] = {
-    {APP_OPT_CTX, "most tokens of a text, with those made after it",
+static const app_other_help other_help[] = {
+    {MEASURE, APP_OPT_CTX, "most tokens of a text, with those made after it",
         "0, what the model was made for, at most 32768"},
-    {APP_OPT_N, "how many tokens to make; 0: to the end of the context", "64, none with --dump-logits"},
+    {MEASURE, APP_OPT_N, "how many tokens to make; 0: to the end of the context", "64, none with --dump-logits"},
+    {APP_REPLAY, APP_OPT_LAYERS, "take the first N layers only", "0, all"},
+    {APP_REPLAY, APP_OPT_USED, "take the K best experts of each row only", "0, all that were recorded"},
+    {APP_REPLAY, APP_OPT_EXPERTS_N, "experts of a layer", "0, one more than the highest that was used"},
+    {APP_REPLAY, APP_OPT_SEED, "which experts are resident in the policy uniform", "0"},
+    {APP_REPLAY, APP_OPT_THREADS, "compute threads; all give the same numbers", "0, one per processor"},
 };
 
 #define LATER APP_N_OPTION
@@ -203,9 +229,9 @@ const app_variable app_system_variables[] = {
 const uint32_t app_n_system_variable = sizeof app_system_variables / sizeof *app_system_variables;
 // clang-format on
 
-const app_other_help *app_measuring_help(app_option_id id)
+const app_other_help *app_other_help_of(app_option_id id, uint32_t command)
 {
-    for (size_t i = 0; i < sizeof measuring_help / sizeof *measuring_help; i++)
-        if (measuring_help[i].option == id) return &measuring_help[i];
+    for (size_t i = 0; i < sizeof other_help / sizeof *other_help; i++)
+        if (other_help[i].option == id && other_help[i].commands & command) return &other_help[i];
     return NULL;
 }

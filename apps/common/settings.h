@@ -22,7 +22,8 @@ enum {
     APP_SYNTH = 1 << 9,
     APP_BENCH = 1 << 10,
     APP_BACKEND = 1 << 11,
-    APP_HEAT = 1 << 12
+    APP_HEAT = 1 << 12,
+    APP_REPLAY = 1 << 13
 };
 
 typedef enum app_option_id {
@@ -92,6 +93,17 @@ typedef enum app_option_id {
     APP_OPT_INNER,
     APP_OPT_VOCAB,
     APP_OPT_SKEW,
+    /* recorded routing */
+    APP_OPT_POLICY,
+    APP_OPT_RESIDENCY,
+    APP_OPT_AGAINST,
+    APP_OPT_CAP,
+    APP_OPT_DRAIN,
+    APP_OPT_MIN_COUNT,
+    APP_OPT_ALLOWANCE,
+    APP_OPT_MACHINE,
+    APP_OPT_CSV,
+    APP_OPT_SVG,
     /* everywhere */
     APP_OPT_HELP,
     APP_OPT_VERSION,
@@ -139,6 +151,8 @@ typedef struct app_settings {
     const char *like;
     uint32_t layers, hidden, experts_n, used, inner, vocab;
     float skew;
+    const char *policy, *residency, *against, *cap, *drain, *min_count, *allowance, *machine;
+    const char *csv, *svg;
     bool help, version;
 
     app_source from[APP_N_OPTION];
@@ -172,13 +186,14 @@ typedef struct app_option {
 
 extern const app_option app_options[APP_N_OPTION];
 
-/* What an option is to people who measure, where that is something else; or NULL. */
+/* What an option is to some commands, where that is something else; or NULL. */
 typedef struct app_other_help {
+    uint32_t commands;
     app_option_id option;
     const char *help, *otherwise;
 } app_other_help;
 
-const app_other_help *app_measuring_help(app_option_id id);
+const app_other_help *app_other_help_of(app_option_id id, uint32_t command);
 
 /* Environment variables of the field.  option APP_N_OPTION: known, but nothing reads it yet.
  * backend: the one that the variable is about.  For --backend it is a switch then, 1 means this

@@ -42,6 +42,7 @@ typedef enum app_path_kind {
 
 app_path_kind app_system_look(const char *path); // NONE sets errno
 FILE *app_system_open(const char *path);         // for reading; NULL and errno
+FILE *app_system_create(const char *path);       // for writing, empty; NULL and errno
 /* fn for every name in a directory until it says false; false when it cannot be listed. */
 bool app_system_each(const char *dir, bool (*fn)(void *ctx, const char *name), void *ctx);
 /* The whole path, without "..", of what stands at `relative` to the directory of the running program.

@@ -117,6 +117,11 @@ FILE *app_system_open(const char *path)
     return fopen(path, "rb");
 }
 
+FILE *app_system_create(const char *path)
+{
+    return fopen(path, "wb");
+}
+
 bool app_system_each(const char *path, bool (*fn)(void *ctx, const char *name), void *ctx)
 {
     DIR *dir = opendir(path);

@@ -166,6 +166,12 @@ FILE *app_system_open(const char *path)
     return coli__wide_path(path, &wide) ? _wfopen(wide.text, L"rb") : NULL;
 }
 
+FILE *app_system_create(const char *path)
+{
+    coli__wide wide;
+    return coli__wide_path(path, &wide) ? _wfopen(wide.text, L"wb") : NULL;
+}
+
 bool app_system_each(const char *dir, bool (*fn)(void *ctx, const char *name), void *ctx)
 {
     char *pattern = app_format("%s/*", dir);

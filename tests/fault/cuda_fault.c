@@ -1,6 +1,8 @@
 /* cuda_fault.c - the cuda plugin, emulated, when things go wrong: every call of the runtime fails once, or
  * for ever; every operation hangs; memory runs out; arguments are wrong.  Then: the right status, one
  * message, outputs untouched, nothing leaked, and the next try works. */
+#include <unistd.h>
+
 #include "../support/cudaemu.h"
 
 static const uint32_t D = 70, F = 40, N_OUT = 33;
@@ -70,10 +72,12 @@ static bool again(run *r, coli_bk_status s, uint32_t n_fail_before, const char *
     T_TRUE(s == COLI_BK_NOMEM || s == COLI_BK_FAILED || s == COLI_BK_LOST);
     r->n_failure++;
     r->lost = s == COLI_BK_LOST;
-    // These run when nothing else does.
+    // These run when nothing else does; what they began may take a moment to end.
     if (!r->lost && (strstr(call, "tensor_upload") || strstr(call, "tensor_overwrite(") ||
-                     strstr(call, "group_issue")))
+                     strstr(call, "group_issue"))) {
+        for (int i = 0; emu_count().n_pending && i < 5000; i++) usleep(1000);
         T_EQ(emu_count().n_pending, 0);
+    }
     return !r->lost;
 }
 

@@ -249,7 +249,11 @@ T_TEST(a_call_that_does_not_return)
     static const struct {
         const char *entry;
         uint32_t at;
-    } cases[] = {{"group_issue", 20}, {"group_take", 30}, {"matmul", 15}};
+    } cases[] = {{"group_issue", 20},
+                 {"group_take", 30},
+                 {"matmul", 15},
+                 {"fence_poll", 9},
+                 {"tensor_overwrite_async", 5}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         coli_backend_stats s;
         shim_set(SHIM_STICK, cases[i].at, cases[i].entry, NULL);
@@ -262,6 +266,40 @@ T_TEST(a_call_that_does_not_return)
         shim_release();
         usleep(20000); // its thread goes on for a moment
     }
+}
+
+/* The same while the model is opened: an error, and what the call may touch stays. */
+T_TEST(an_upload_that_does_not_return)
+{
+    T_BEGIN;
+    for (uint32_t at = 2; at < 40; at += 20) { // in the self-test; in filling
+        coli_backend_stats s;
+        shim_set(SHIM_STICK, at, "tensor_upload", NULL);
+        wait_ms = WAIT_STUCK_MS;
+        T_TRUE(!same_bytes(NULL, &s));
+        wait_ms = WAIT_MS;
+        T_TRUE(strstr(coli_error_message(), "no answer within") != NULL);
+        shim_release();
+        usleep(20000);
+    }
+}
+
+/* Every take fails, after issues that do not: that is three failures in a row, too. */
+T_TEST(takes_that_always_fail)
+{
+    T_BEGIN;
+    shim_set(SHIM_NONE, 0, NULL, NULL);
+    coli_model_opts opts = backend_opts(50, false, NULL);
+    coli_model *m;
+    T_OK(coli_model_open(model_dir, &opts, &m));
+    shim_set(SHIM_NONE, 0, NULL, "group_take");
+    float got[(N_TOKEN + 1) * N_VOCAB];
+    run(m, got);
+    const coli_backend_stats s = backend_stats(m);
+    coli_model_close(m);
+    T_MEM(got, want, sizeof got);
+    T_EQ(s.n_device_lost, 1);
+    T_EQ(s.n_call_failed, 3);
 }
 
 static int setup(void **state)
@@ -294,6 +332,8 @@ int main(int argc, char **argv)
                                        cmocka_unit_test(each_call_fails_once),
                                        cmocka_unit_test(lost_at_each_call),
                                        cmocka_unit_test(hangs_at_each_call),
+                                       cmocka_unit_test(takes_that_always_fail),
+                                       cmocka_unit_test(an_upload_that_does_not_return),
                                        cmocka_unit_test(a_call_that_does_not_return)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

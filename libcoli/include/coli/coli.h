@@ -532,6 +532,97 @@ typedef struct coli_tensor {
 COLI_API coli_status coli_write_safetensors(const char *path, const coli_tensor *tensors,
                                             uint32_t n_tensor);
 
+/* ---- replay -------------------------------------------------------------------------------- */
+
+/* Recorded routing through placement policies (docs/replan.md): what share of the experts that a
+ * token uses would have been in VRAM, how much had to be moved for it, and what that costs on a
+ * machine that is made up, so that numbers are the same everywhere. */
+typedef struct coli_replay coli_replay;
+
+typedef struct coli_replay_part {
+    uint32_t struct_size;
+    uint32_t n_layer;       /* the first layers; 0: all */
+    uint32_t n_expert_used; /* the best experts of each row; 0: all that were recorded */
+    uint32_t n_expert;      /* experts of a layer; 0: one more than the highest that was used */
+    uint32_t n_threads;     /* 0: one per usable processor; results do not depend on it */
+} coli_replay_part;
+
+/* Read traces: PATH.safetensors, or PATH without its ending, and the .json beside it
+ * (docs/formats/traces.md).
+ * Errors   E_NOTFOUND, E_FORMAT (names file, trace and tensor), E_IO, E_NOMEM. */
+COLI_API coli_status coli_replay_open(const char *path, const coli_replay_part *part,
+                                      coli_replay **out);
+COLI_API void coli_replay_close(coli_replay *replay);
+
+typedef struct coli_replay_info {
+    uint32_t struct_size; /* set by the caller */
+    uint32_t n_prompt, n_layer, n_expert, n_expert_used;
+    uint64_t n_prompt_row, n_answer_row; /* of all prompts; of all answers */
+} coli_replay_info;
+COLI_API coli_status coli_replay_get_info(const coli_replay *replay, coli_replay_info *info);
+
+/* Policies, from those that know least to bounds that know the future. */
+typedef struct coli_replay_policy {
+    uint32_t struct_size; /* set by the caller */
+    const char *name;     /* "lru" */
+    const char *knows;    /* half a sentence */
+    bool moves;           /* it uploads: an allowance is something to it */
+    bool replans;         /* and so are cap, drain and min_count */
+} coli_replay_policy;
+COLI_API size_t coli_replay_n_policy(void);
+COLI_API coli_status coli_replay_get_policy(size_t i, coli_replay_policy *out); /* i below that */
+
+/* The device is that of the backend fake, with its clock (docs/backends/fake.md); beside it is a
+ * processor, which moves the clock by what it reads or multiplies, whichever takes longer.  All
+ * fields count as they stand: start from coli_replay_machine_default(). */
+typedef struct coli_replay_machine {
+    uint32_t struct_size;
+    uint32_t n_copy; /* transfers of one expert, 1: its block is one piece */
+    bool waits;      /* the host waits for each transfer of an upload */
+    uint64_t slow;   /* uploads take so many times as long as transfers; at least 1 */
+    uint64_t link_bytes_per_s; /* 0: uploads take no time */
+    uint64_t latency_ns, kernel_ns;  /* of a transfer; of launching a kernel */
+    uint64_t device_bytes_per_s;     /* at which kernels read weights */
+    uint64_t cpu_bytes_per_s, cpu_mac_per_s; /* the processor's reading; multiply-adds */
+    uint64_t expert_bytes, expert_mac, d_model; /* of one expert; multiply-adds for a row; width */
+    uint64_t trunk_token_ns; /* all but the routed experts: a token of the answer takes this */
+    uint64_t trunk_row_ns;   /* and a row of the prompt this */
+} coli_replay_machine;
+/* A 35B with 256 experts (int4) on a PCIe 3 x16 card beside a desktop processor. */
+COLI_API coli_status coli_replay_machine_default(coli_replay_machine *out);
+
+#define COLI_REPLAY_NO_CAP UINT32_MAX
+
+typedef struct coli_replay_opts {
+    uint32_t struct_size;
+    uint32_t n_resident; /* experts of each layer in VRAM; at least 1 */
+    const char *policy;
+    uint32_t cap;       /* swaps per layer and prompt of a re-plan; 0: 24, or COLI_REPLAY_NO_CAP */
+    uint32_t drain;     /* swaps that it begins per token of the answer; 0: 4 */
+    uint32_t min_count; /* uses in the prompt that make a newcomer of it; 0: 1 */
+    uint64_t seed;      /* of the policy uniform */
+    /* (n_prompt) uploads that each prompt and its answer may take; what the prompt leaves is spread
+     * evenly over the answer.  NULL: any number. */
+    const uint64_t *allowance;
+    const coli_replay_machine *machine; /* NULL: the default */
+} coli_replay_opts;
+
+/* What became of one prompt. */
+typedef struct coli_replay_result {
+    double hit_rate, prompt_hit_rate; /* share of the answer's, of the prompt's experts in VRAM */
+    uint64_t n_prompt_upload, n_upload; /* experts moved before the first token; after it */
+    double ttft_ms, token_ms;           /* to the first token; per token of the answer, mean */
+    uint32_t n_prompt_row, n_answer_row;
+} coli_replay_result;
+
+/* Replay every prompt.  results (n_prompt) is the caller's; uses the threads of the handle, so one
+ * caller at a time.
+ * Errors   E_INVALID (no such policy: the message names those there are; a number out of range),
+ *          E_NOMEM.
+ * Cost     some milliseconds per prompt and core. */
+COLI_API coli_status coli_replay_run(coli_replay *replay, const coli_replay_opts *opts,
+                                     coli_replay_result *results);
+
 /* ---- measuring ----------------------------------------------------------------------------- */
 
 /* Where the time between coli_clock_start and coli_clock_stop went, in nanoseconds.  Each is the

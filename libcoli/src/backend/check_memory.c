@@ -346,6 +346,13 @@ static void repeat(coli__ck *ck, const char *what, void (*call)(coli__ck *ck, vo
                     (unsigned long long)least.device, N_ROUND);
 }
 
+static void one_tensor(coli__ck *ck, void *ctx)
+{
+    coli_bk_tensor *tensor;
+    CK_OK(ck, tensor_upload, ck->dev, ctx, &tensor);
+    CK_VOID(ck, tensor_free, ck->dev, tensor);
+}
+
 static void one_group(coli__ck *ck, void *ctx)
 {
     coli__ck_run(ck, ctx);
@@ -374,6 +381,8 @@ static void one_async(coli__ck *ck, void *ctx)
 void coli__ck_leaks(coli__ck *ck)
 {
     coli__ck_tensor *t = coli__ck_upload(ck, some_block(ck));
+    coli_bk_source block = some_block(ck);
+    repeat(ck, "an upload with its free", one_tensor, &block);
     repeat(ck, "a group", one_group, group_for(ck, &t));
     overwriting o = {.t = t, .blocks = {some_block(ck), some_block(ck)}};
     if (ck->api.tensor_overwrite) repeat(ck, "an overwrite", one_overwrite, &o);

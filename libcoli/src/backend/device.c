@@ -1,8 +1,9 @@
 /* device.c - see device.h.
  *
- * A call is a job on a lane.  Its arguments and results lie in memory that nobody frees while the job
- * may run: in the device for the copy lane, in the group or the products for the work lane.  So a
- * job that comes back late finds everything as it left it.
+ * A call is a job on a lane.  Its arguments and results lie in memory that nobody frees or writes while
+ * the job may run: in the device for the copy lane, in the group or the products for the work lane.
+ * A job that exceeds the limit makes the device lost, and what a lost device was given stays as it
+ * is.
  *
  * Locks: `copy_mu` is held by the one who uses the copy lane, while he waits; `mu` only for moments. */
 #include "device.h"
@@ -29,6 +30,7 @@ typedef enum counter {
 typedef struct copy_job {
     coli_bk_source source;
     coli_bk_tensor *tensor;
+    bool in_place; // an overwrite kept the tensor
     coli_bk_mem_info memory;
     coli_bk_group_stats stats;
     uint64_t n_bytes;
@@ -50,12 +52,13 @@ struct coli__device {
 
     /* any thread */
     atomic_bool lost, hangs;
-    atomic_uint n_failed; // in a row
-    atomic_uint absent;   // optional entries that said UNSUPPORTED: bits of `entry`
+    atomic_uint n_failed[2]; // jobs in a row, by lane
+    atomic_uint absent;      // optional entries that said UNSUPPORTED: bits of `entry`
     _Atomic uint64_t counts[N_COUNTER];
 
     pthread_mutex_t copy_mu;
-    copy_job job; // guarded by copy_mu
+    copy_job job;              // guarded by copy_mu, and left alone once the device is lost
+    coli_bk_group_stats stats; // the last that came; guarded by copy_mu
 
     pthread_mutex_t mu; // of the rest
     char why[640];
@@ -93,23 +96,34 @@ static void give_up_hanging(coli__device *dev, const char *entry)
     give_up(dev, reason);
 }
 
-/* What a call's status means for the device; passes it on. */
+/* Keep the text of a call that failed, count it, and see whether the device is lost. */
 static coli_bk_status judge(coli__device *dev, const char *entry, coli_bk_status status)
 {
-    if (status == COLI_BK_OK) {
-        atomic_store(&dev->n_failed, 0);
-        return status;
-    }
+    if (status == COLI_BK_OK) return status;
     count(dev, COUNT_n_call_failed);
     const coli_status error = coli__backend_fail(dev->plugin, &dev->host, entry, status);
     pthread_mutex_lock(&dev->mu);
     dev->error = error;
     snprintf(dev->error_text, sizeof dev->error_text, "%s", coli_error_message());
     pthread_mutex_unlock(&dev->mu);
-    const bool too_often = status != COLI_BK_NOMEM && // later it may have room
-                           atomic_fetch_add(&dev->n_failed, 1) + 1 >= FAILURES_MAX;
-    if (status == COLI_BK_LOST || too_often) give_up(dev, coli_error_message());
+    if (status == COLI_BK_LOST) give_up(dev, coli_error_message());
     return status;
+}
+
+enum { WORK, COPY }; // lanes
+
+/* A job has ended.  Too many failures in a row are the end. */
+static void job_ends(coli__device *dev, int lane, bool good)
+{
+    if (good)
+        atomic_store(&dev->n_failed[lane], 0);
+    else if (atomic_fetch_add(&dev->n_failed[lane], 1) + 1 >= FAILURES_MAX) {
+        pthread_mutex_lock(&dev->mu);
+        char text[sizeof dev->error_text];
+        memcpy(text, dev->error_text, sizeof text);
+        pthread_mutex_unlock(&dev->mu);
+        give_up(dev, text);
+    }
 }
 
 static bool is_absent(const coli__device *dev, unsigned entry)
@@ -131,17 +145,33 @@ static coli_status as_error(coli__device *dev, coli_bk_status status)
 {
     if (status == COLI_BK_OK) return COLI_OK;
     pthread_mutex_lock(&dev->mu);
-    const coli_status error = coli__fail(dev->error, "%s", dev->error_text);
+    const coli_status error =
+        coli__fail(dev->error == COLI_OK ? COLI_E_IO : dev->error, "%s", dev->error_text);
     pthread_mutex_unlock(&dev->mu);
     return error;
 }
 
 /* -- the copy lane ----------------------------------------------------------------------------- */
 
-/* Run a job whose arguments are in dev->job, whose lock the caller holds. */
+/* Take the copy lane and its job; false, with a message, when the device is lost: a call that hangs
+ * may still use what is in the job. */
+static bool copy_begin(coli__device *dev)
+{
+    pthread_mutex_lock(&dev->copy_mu);
+    if (!atomic_load(&dev->lost)) return true;
+    pthread_mutex_unlock(&dev->copy_mu);
+    coli__fail(COLI_E_IO, "%s", coli__device_why(dev));
+    return false;
+}
+
+static void copy_end(coli__device *dev)
+{
+    pthread_mutex_unlock(&dev->copy_mu);
+}
+
+/* Run the job, between the two above. */
 static coli_status on_copy_lane(coli__device *dev, const char *entry, void (*job)(void *))
 {
-    if (atomic_load(&dev->lost)) return coli__fail(COLI_E_IO, "%s", coli__device_why(dev));
     coli__lane_start(dev->copy, job, dev);
     if (coli__lane_wait(dev->copy, dev->guard_ns)) return COLI_OK;
     give_up_hanging(dev, entry);
@@ -155,6 +185,7 @@ static void job_open(void *ctx)
     dev->job.status = dev->api.device_info(&dev->host.table, dev->ordinal, &dev->info);
     if (dev->job.status == COLI_BK_OK)
         dev->job.status = dev->api.open(&dev->host.table, dev->ordinal, &dev->handle);
+    if (dev->job.status == COLI_BK_OK && !dev->handle) dev->job.status = COLI_BK_FAILED;
 }
 
 static void job_close(void *ctx)
@@ -189,6 +220,7 @@ static void upload(coli__device *dev)
     }
     if (j->status != COLI_BK_OK) j->tensor = NULL;
     count(dev, j->status == COLI_BK_OK ? COUNT_n_upload : COUNT_n_upload_failed);
+    if (j->status != COLI_BK_NOMEM) job_ends(dev, COPY, j->status == COLI_BK_OK);
 }
 
 static void job_upload(void *ctx)
@@ -202,7 +234,8 @@ static void job_free(void *ctx)
     dev->api.tensor_free(dev->handle, dev->job.tensor);
 }
 
-static coli_bk_status overwrite_async(coli__device *dev)
+/* In the background, and wait for it.  Once the plugin has accepted, only a free may follow a failure. */
+static coli_bk_status overwrite_async(coli__device *dev, bool *accepted)
 {
     copy_job *j = &dev->job;
     coli_bk_fence fence = 0;
@@ -210,9 +243,9 @@ static coli_bk_status overwrite_async(coli__device *dev)
         judge_optional(dev, OVERWRITE_ASYNC, "tensor_overwrite_async",
                        dev->api.tensor_overwrite_async(dev->handle, j->tensor, &j->source, &fence));
     if (status != COLI_BK_OK) return status;
+    *accepted = true;
     const coli_bk_status done = dev->api.fence_poll(dev->handle, fence, dev->wait_ns);
-    if (done == COLI_BK_UNSUPPORTED) // the copy may still run: only a free is safe now
-        atomic_fetch_or(&dev->absent, OVERWRITE_ASYNC);
+    if (done == COLI_BK_UNSUPPORTED) atomic_fetch_or(&dev->absent, OVERWRITE_ASYNC);
     return judge(dev, "fence_poll", done == COLI_BK_BUSY ? COLI_BK_LOST : done);
 }
 
@@ -221,22 +254,21 @@ static void job_overwrite(void *ctx)
     coli__device *dev = ctx;
     copy_job *j = &dev->job;
     j->status = COLI_BK_UNSUPPORTED;
-    bool done_async = false;
-    if (dev->api.tensor_overwrite_async && !is_absent(dev, OVERWRITE_ASYNC)) {
-        j->status = overwrite_async(dev);
-        done_async = !is_absent(dev, OVERWRITE_ASYNC);
-    }
-    if (!done_async) {
+    bool accepted = false;
+    if (dev->api.tensor_overwrite_async && !is_absent(dev, OVERWRITE_ASYNC))
+        j->status = overwrite_async(dev, &accepted);
+    const bool failed = !accepted && j->status != COLI_BK_OK && j->status != COLI_BK_UNSUPPORTED;
+    if (!accepted && !failed) {
         count(dev, COUNT_n_copy_sync);
         if (dev->api.tensor_overwrite && !is_absent(dev, OVERWRITE))
             j->status =
                 judge_optional(dev, OVERWRITE, "tensor_overwrite",
                                dev->api.tensor_overwrite(dev->handle, j->tensor, &j->source));
-        else
-            j->status = COLI_BK_UNSUPPORTED;
     }
-    if (j->status == COLI_BK_OK) {
-        count(dev, done_async ? COUNT_n_overwrite_async : COUNT_n_overwrite);
+    j->in_place = j->status == COLI_BK_OK;
+    if (j->in_place) {
+        count(dev, accepted ? COUNT_n_overwrite_async : COUNT_n_overwrite);
+        job_ends(dev, COPY, true);
         return;
     }
     if (atomic_load(&dev->lost)) return;
@@ -272,14 +304,17 @@ static coli_status open_device(coli__device *dev, uint32_t self_test_formats)
     COLI_TRY(coli__lane_create("coli-copy", &dev->copy));
     COLI_TRY(coli__lane_create("coli-device", &dev->work));
     if (coli__device_hook) coli__device_hook(&dev->api);
-    COLI_TRY(on_copy_lane(dev, "open", job_open));
-    COLI_TRY(coli__backend_fail(dev->plugin, &dev->host, "open", dev->job.status));
-    coli__plugin_keep(dev->plugin);
-    dev->info.name[sizeof dev->info.name - 1] = 0; // theirs, unchecked so far
-    dev->info.driver[sizeof dev->info.driver - 1] = 0;
-    dev->info.uuid[sizeof dev->info.uuid - 1] = 0;
-    dev->info.unusable[sizeof dev->info.unusable - 1] = 0;
-    coli_status status = coli__device_self_test(dev, self_test_formats & dev->info.formats);
+    coli__plugin_keep(dev->plugin); // before a call that may hang in it
+    if (!copy_begin(dev)) return COLI_E_IO;
+    coli_status status = on_copy_lane(dev, "open", job_open);
+    if (status == COLI_OK)
+        status = coli__backend_fail(dev->plugin, &dev->host, "open", dev->job.status);
+    copy_end(dev);
+    COLI_TRY(status);
+    coli__plugin_text(dev->info.name, sizeof dev->info.name);
+    coli__plugin_text(dev->info.driver, sizeof dev->info.driver);
+    coli__plugin_text(dev->info.uuid, sizeof dev->info.uuid);
+    status = coli__device_self_test(dev, self_test_formats & dev->info.formats);
     if (status == COLI_E_IO && coli__device_alive(dev)) // a call failed: perhaps not again
         status = coli__device_self_test(dev, self_test_formats & dev->info.formats);
     COLI_TRY(status);
@@ -289,9 +324,10 @@ static coli_status open_device(coli__device *dev, uint32_t self_test_formats)
 
 coli_status coli__device_open(coli__plugin *plugin, uint32_t ordinal, const char *options,
                               uint64_t wait_limit_ns, uint32_t self_test_formats,
-                              coli__device **out)
+                              coli__device **out, bool *hangs)
 {
     *out = NULL;
+    *hangs = false;
     coli__device *dev = coli__calloc(1, sizeof *dev);
     if (!dev) return COLI_E_NOMEM;
     dev->plugin = plugin;
@@ -306,23 +342,29 @@ coli_status coli__device_open(coli__plugin *plugin, uint32_t ordinal, const char
         dev->options ? coli__host_init(&dev->host, dev->options, wait_limit_ns) : COLI_E_NOMEM;
     if (status == COLI_OK) status = open_device(dev, self_test_formats);
     if (status != COLI_OK) {
-        coli__device_close(dev);
+        *hangs = !coli__device_close(dev);
         return status;
     }
     *out = dev;
     return COLI_OK;
 }
 
+static bool is_idle(coli__lane *lane)
+{
+    return !lane || coli__lane_wait(lane, 0);
+}
+
 bool coli__device_close(coli__device *dev)
 {
     if (!dev) return true;
-    if (dev->handle && !atomic_load(&dev->hangs)) {
+    // also of a device that hung and has come back: its threads must end before anything is freed
+    if (!is_idle(dev->work) || !is_idle(dev->copy)) return false;
+    if (dev->handle) {
         coli__lane_start(dev->copy, job_close, dev);
-        if (!coli__lane_wait(dev->copy, dev->guard_ns)) give_up_hanging(dev, "close");
+        if (!coli__lane_wait(dev->copy, dev->guard_ns)) return false;
     }
-    const bool work_ended = coli__lane_destroy(dev->work);
-    const bool copy_ended = coli__lane_destroy(dev->copy);
-    if (!work_ended || !copy_ended) return false;
+    coli__lane_destroy(dev->work);
+    coli__lane_destroy(dev->copy);
     coli__host_finish(&dev->host);
     coli__free(dev->options);
     pthread_mutex_destroy(&dev->copy_mu);
@@ -363,23 +405,29 @@ void coli__device_counts_get(const coli__device *dev, coli__device_counts *out)
 #undef COUNT_GET
 }
 
+bool coli__device_hangs(const coli__device *dev)
+{
+    return atomic_load(&dev->hangs);
+}
+
 static void job_group_stats(void *ctx)
 {
     coli__device *dev = ctx;
     dev->job.stats = (coli_bk_group_stats){.struct_size = sizeof dev->job.stats};
     dev->job.status = dev->api.group_stats(dev->handle, &dev->job.stats);
-    if (dev->job.status != COLI_BK_UNSUPPORTED) judge(dev, "group_stats", dev->job.status);
+    if (dev->job.status == COLI_BK_LOST) judge(dev, "group_stats", dev->job.status);
 }
 
 void coli__device_group_stats(coli__device *dev, coli_bk_group_stats *out)
 {
     *out = (coli_bk_group_stats){.struct_size = sizeof *out};
-    if (!dev->api.group_stats) return;
-    pthread_mutex_lock(&dev->copy_mu);
-    if (on_copy_lane(dev, "group_stats", job_group_stats) == COLI_OK &&
+    if (!dev->api.group_stats || !coli__device_alive(dev)) return;
+    if (pthread_mutex_trylock(&dev->copy_mu) != 0) return; // a copy runs: nobody waits for it here
+    if (coli__device_alive(dev) && on_copy_lane(dev, "group_stats", job_group_stats) == COLI_OK &&
         dev->job.status == COLI_BK_OK)
-        *out = dev->job.stats;
-    pthread_mutex_unlock(&dev->copy_mu);
+        dev->stats = dev->job.stats;
+    *out = dev->stats;
+    copy_end(dev);
 }
 
 /* -- tensors ----------------------------------------------------------------------------------- */
@@ -387,11 +435,11 @@ void coli__device_group_stats(coli__device *dev, coli_bk_group_stats *out)
 coli_status coli__device_memory(coli__device *dev, coli_bk_mem_info *out)
 {
     *out = (coli_bk_mem_info){.struct_size = sizeof *out};
-    pthread_mutex_lock(&dev->copy_mu);
+    if (!copy_begin(dev)) return COLI_E_IO;
     coli_status status = on_copy_lane(dev, "mem_info", job_memory);
     if (status == COLI_OK) status = as_error(dev, dev->job.status);
     if (status == COLI_OK) *out = dev->job.memory;
-    pthread_mutex_unlock(&dev->copy_mu);
+    copy_end(dev);
     if (out->free_bytes > out->total_bytes) out->free_bytes = out->total_bytes; // absurd
     return status;
 }
@@ -399,11 +447,12 @@ coli_status coli__device_memory(coli__device *dev, coli_bk_mem_info *out)
 uint64_t coli__device_footprint(coli__device *dev, uint64_t n_bytes)
 {
     uint64_t footprint = 0;
-    pthread_mutex_lock(&dev->copy_mu);
-    dev->job.n_bytes = n_bytes;
-    if (dev->api.alloc_footprint && on_copy_lane(dev, "alloc_footprint", job_footprint) == COLI_OK)
-        footprint = dev->job.n_bytes;
-    pthread_mutex_unlock(&dev->copy_mu);
+    if (dev->api.alloc_footprint && copy_begin(dev)) {
+        dev->job.n_bytes = n_bytes;
+        if (on_copy_lane(dev, "alloc_footprint", job_footprint) == COLI_OK)
+            footprint = dev->job.n_bytes;
+        copy_end(dev);
+    }
     if (footprint >= n_bytes) return footprint;
     count(dev, COUNT_n_footprint_fallback);
     return n_bytes;
@@ -413,35 +462,39 @@ coli_status coli__device_upload(coli__device *dev, const coli_bk_source *source,
                                 coli_bk_tensor **out)
 {
     *out = NULL;
-    pthread_mutex_lock(&dev->copy_mu);
+    if (!copy_begin(dev)) return COLI_E_IO;
     dev->job.source = *source;
     coli_status status = on_copy_lane(dev, "tensor_upload", job_upload);
     if (status == COLI_OK) status = as_error(dev, dev->job.status);
     if (status == COLI_OK) *out = dev->job.tensor;
-    pthread_mutex_unlock(&dev->copy_mu);
+    copy_end(dev);
     return status;
 }
 
 void coli__device_free(coli__device *dev, coli_bk_tensor *tensor)
 {
-    if (!tensor || !coli__device_alive(dev)) return; // a lost device's tensors go with it
-    pthread_mutex_lock(&dev->copy_mu);
+    if (!tensor || !copy_begin(dev)) return; // a lost device's tensors go with it
     dev->job.tensor = tensor;
     on_copy_lane(dev, "tensor_free", job_free);
-    pthread_mutex_unlock(&dev->copy_mu);
+    copy_end(dev);
 }
 
 coli_status coli__device_overwrite(coli__device *dev, coli_bk_tensor **tensor,
-                                   const coli_bk_source *source)
+                                   const coli_bk_source *source, bool *in_place)
 {
-    pthread_mutex_lock(&dev->copy_mu);
-    dev->job.source = *source;
-    dev->job.tensor = *tensor;
+    coli_bk_tensor *const old = *tensor;
     *tensor = NULL;
+    *in_place = false;
+    if (!copy_begin(dev)) return COLI_E_IO;
+    dev->job.source = *source;
+    dev->job.tensor = old;
     coli_status status = on_copy_lane(dev, "tensor_overwrite", job_overwrite);
     if (status == COLI_OK) status = as_error(dev, dev->job.status);
-    if (status == COLI_OK) *tensor = dev->job.tensor;
-    pthread_mutex_unlock(&dev->copy_mu);
+    if (status == COLI_OK) {
+        *tensor = dev->job.tensor;
+        *in_place = dev->job.in_place;
+    }
+    copy_end(dev);
     if (status != COLI_OK) count(dev, COUNT_n_slot_lost);
     return status;
 }
@@ -453,37 +506,36 @@ typedef struct buffer {
     bool is_pinned; // the plugin's
 } buffer;
 
-static coli_status buffer_take(coli__device *dev, uint64_t n_bytes, buffer *out)
-{
-    *out = (buffer){0};
-    if (dev->api.host_alloc && dev->api.host_free) {
-        pthread_mutex_lock(&dev->copy_mu);
-        dev->job.n_bytes = n_bytes;
-        if (on_copy_lane(dev, "host_alloc", job_host_alloc) == COLI_OK)
-            *out = (buffer){dev->job.host_memory, true};
-        pthread_mutex_unlock(&dev->copy_mu);
-        if (out->data && ((uintptr_t)out->data & 63) == 0) {
-            memset(out->data, 0, n_bytes);
-            return COLI_OK;
-        }
-    }
-    count(dev, COUNT_n_pageable);
-    *out = (buffer){coli__alloc64((size_t)n_bytes), false};
-    return out->data ? COLI_OK : COLI_E_NOMEM;
-}
-
 static void buffer_give(coli__device *dev, buffer *b)
 {
     if (!b->data) return;
     if (!b->is_pinned) {
         coli__free_aligned(b->data);
-    } else if (!atomic_load(&dev->hangs)) { // of a lost device it goes with close
-        pthread_mutex_lock(&dev->copy_mu);
+    } else if (copy_begin(dev)) { // of a lost device it goes with close
         dev->job.host_memory = b->data;
         on_copy_lane(dev, "host_free", job_host_free);
-        pthread_mutex_unlock(&dev->copy_mu);
+        copy_end(dev);
     }
     *b = (buffer){0};
+}
+
+static coli_status buffer_take(coli__device *dev, uint64_t n_bytes, buffer *out)
+{
+    *out = (buffer){0};
+    if (dev->api.host_alloc && dev->api.host_free && copy_begin(dev)) {
+        dev->job.n_bytes = n_bytes;
+        if (on_copy_lane(dev, "host_alloc", job_host_alloc) == COLI_OK)
+            *out = (buffer){dev->job.host_memory, true};
+        copy_end(dev);
+        if (out->data && ((uintptr_t)out->data & 63) == 0) {
+            memset(out->data, 0, n_bytes);
+            return COLI_OK;
+        }
+        buffer_give(dev, out); // not aligned as promised
+    }
+    count(dev, COUNT_n_pageable);
+    *out = (buffer){coli__alloc64((size_t)n_bytes), false};
+    return out->data ? COLI_OK : COLI_E_NOMEM;
 }
 
 /* Rows of activations that a device reads. */
@@ -516,6 +568,7 @@ static void rows_copy(rows *r, const coli__qrows *x, uint32_t first, uint32_t n)
 /* -- groups ------------------------------------------------------------------------------------ */
 
 enum { PENDING, DONE, FAILED };
+enum { MAX_LD = 1 << 24 }; // floats between rows of a result: no model is that wide
 
 struct coli__group {
     coli__device *dev;
@@ -531,7 +584,6 @@ struct coli__group {
     coli_bk_group args;
     coli_bk_result result; // readable once outcome is DONE
     atomic_int outcome;
-    bool started;
 };
 
 coli_status coli__group_create(coli__device *dev, const coli__group_limits *limits,
@@ -579,7 +631,6 @@ void coli__group_begin(coli__group *g, const coli__qrows *x, uint32_t n_x)
 {
     rows_copy(&g->x, x, 0, n_x);
     g->n_pair = 0;
-    g->started = false;
     g->args = (coli_bk_group){.struct_size = sizeof g->args,
                               .experts = g->experts,
                               .n_row = g->n_row,
@@ -638,21 +689,22 @@ static void job_group(void *ctx)
         status = judge(dev, "group_take", status);
     }
     if (status == COLI_BK_OK) count(dev, COUNT_n_group);
+    job_ends(dev, WORK, status == COLI_BK_OK);
     int pending = PENDING;
     atomic_compare_exchange_strong(&g->outcome, &pending, status == COLI_BK_OK ? DONE : FAILED);
 }
 
 void coli__group_start(coli__group *g)
 {
-    g->started = true;
     const bool alive = coli__device_alive(g->dev);
     atomic_store(&g->outcome, alive ? PENDING : FAILED);
     if (alive) coli__lane_start(g->dev->work, job_group, g);
 }
 
+/* The lane is idle afterwards, too: its next job may begin at once. */
 const coli_bk_result *coli__group_wait(coli__group *g)
 {
-    if (atomic_load(&g->outcome) == PENDING && !coli__lane_wait(g->dev->work, g->dev->guard_ns)) {
+    if (!atomic_load(&g->dev->hangs) && !coli__lane_wait(g->dev->work, g->dev->guard_ns)) {
         int pending = PENDING;
         if (atomic_compare_exchange_strong(&g->outcome, &pending, FAILED))
             give_up_hanging(g->dev, "group_take");
@@ -743,6 +795,7 @@ static bool products_block(coli__products *p, const coli__qrows *x, uint32_t fir
                                       .y = y,
                                       .ld = product[i].n_out};
     p->n = n;
+    p->status = COLI_BK_FAILED;
     coli__lane_start(p->dev->work, job_products, p);
     if (!coli__lane_wait(p->dev->work, p->dev->guard_ns)) {
         give_up_hanging(p->dev, "matmul");

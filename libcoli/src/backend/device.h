@@ -4,7 +4,7 @@
  * as in coli/backend.h, is waited for with a limit, and is counted.  What a caller sees is simple:
  * it worked, or it did not and the processor has to do it.
  *
- *     alive --a call returns LOST, exceeds the limit, or fails three times in a row--> lost
+ *     alive --a call returns LOST or exceeds the limit, or three jobs of a lane fail in a row--> lost
  *
  * A lost device is not called again, but for close; when a call hangs inside the plugin, not even
  * that, and all memory that the call may touch stays behind: buffers here, and the weights, which
@@ -44,15 +44,18 @@ typedef struct coli__device_counts {
 } coli__device_counts;
 
 /* Open device `ordinal` and let it multiply random matrices of all formats it declares, those of
- * `self_test_formats` (a set of bits): a wrong bit refuses it.  The plugin outlives the device. */
+ * `self_test_formats` (a set of bits): a wrong bit refuses it.  The plugin outlives the device, and also
+ * a failure of this call when *hangs. */
 coli_status coli__device_open(coli__plugin *plugin, uint32_t ordinal, const char *options,
                               uint64_t wait_limit_ns, uint32_t self_test_formats,
-                              coli__device **out);
+                              coli__device **out, bool *hangs);
 /* Tensors that were not freed go with it.  False when a call hangs: what was handed to it must stay.
  * NULL is fine. */
 bool coli__device_close(coli__device *dev);
 
 bool coli__device_alive(const coli__device *dev); // from any thread
+/* A call has exceeded the limit and may still run: what it was given must stay. */
+bool coli__device_hangs(const coli__device *dev);
 /* Why it is lost; "" while it is alive. */
 const char *coli__device_why(const coli__device *dev);
 const coli_bk_device_info *coli__device_info(const coli__device *dev);
@@ -73,9 +76,9 @@ coli_status coli__device_upload(coli__device *dev, const coli_bk_source *source,
                                 coli_bk_tensor **out);
 void coli__device_free(coli__device *dev, coli_bk_tensor *tensor); // NULL is fine
 /* New content for a tensor of the same shape, the best way the plugin has; when that fails, by
- * freeing and uploading.  On failure *tensor is NULL: the place is gone. */
+ * freeing and uploading, and *in_place is false.  On failure *tensor is NULL: the place is gone. */
 coli_status coli__device_overwrite(coli__device *dev, coli_bk_tensor **tensor,
-                                   const coli_bk_source *source);
+                                   const coli_bk_source *source, bool *in_place);
 
 /* -- groups ------------------------------------------------------------------------------------ */
 
@@ -85,6 +88,7 @@ typedef struct coli__group coli__group;
 typedef struct coli__group_limits {
     uint32_t max_x, max_expert, max_pair;
     uint32_t n_used;      // experts of a row: terms of a join
+    uint32_t d_model;     // numbers of a result's row
     size_t max_row_bytes; // of the quantised numbers of a row, in any form
 } coli__group_limits;
 

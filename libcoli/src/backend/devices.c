@@ -26,14 +26,14 @@ static void job_probe(void *ctx)
     probe *p = ctx;
     p->status = p->plugin->api.device_count(&p->host.table, &p->n);
     if (p->status != COLI_BK_OK) return;
-    if (p->n > COLI__MAX_DEVICE) p->n = COLI__MAX_DEVICE; // said by choose()
+    if (p->n > COLI__MAX_DEVICE) p->n = COLI__MAX_DEVICE;
     for (uint32_t i = 0; i < p->n; i++) {
         coli_bk_device_info *info = &p->info[i];
         info->struct_size = sizeof *info;
         if (p->plugin->api.device_info(&p->host.table, i, info) != COLI_BK_OK)
             snprintf(info->unusable, sizeof info->unusable, "%.255s", p->host.message);
-        info->name[sizeof info->name - 1] = info->uuid[sizeof info->uuid - 1] = 0;
-        info->unusable[sizeof info->unusable - 1] = 0;
+        coli__plugin_text(info->name, sizeof info->name);
+        coli__plugin_text(info->unusable, sizeof info->unusable);
     }
 }
 
@@ -51,6 +51,7 @@ static coli_status probe_plugin(coli__devices *d, coli__plugin *plugin, probe **
     probe *p = coli__calloc(1, sizeof *p);
     if (!p) return COLI_E_NOMEM;
     p->plugin = plugin;
+    coli__plugin_keep(plugin); // before a call that may hang in it
     p->options = coli__strndup(d->options, strlen(d->options));
     coli__lane *lane = NULL;
     coli_status status =
@@ -59,7 +60,8 @@ static coli_status probe_plugin(coli__devices *d, coli__plugin *plugin, probe **
     if (status == COLI_OK) {
         coli__lane_start(lane, job_probe, p);
         if (!coli__lane_wait(lane, 2 * d->wait_ns)) {
-            coli__lane_destroy(lane);
+            coli__lane_destroy(lane); // the question stays, with the plugin that it is in
+            d->hangs = true;
             return coli__fail(COLI_E_UNSUPPORTED, "looking for devices: no answer within %.1f s",
                               2e-9 * (double)d->wait_ns);
         }
@@ -110,13 +112,13 @@ static bool is_gpu(const coli_bk_device_info *info)
     return info->kind == COLI_BK_DISCRETE || info->kind == COLI_BK_INTEGRATED;
 }
 
-/* Whether device i of the probed plugin is meant: those listed; else GPUs; else, where the backend
- * was asked for, whatever it has. */
+/* Whether device i of the probed plugin is meant: of those listed, if there is a list, GPUs; and where
+ * the backend was asked for, whatever is listed, or whatever it has if that is no GPU. */
 static bool is_meant(const coli__devices *d, const probe *p, uint32_t i)
 {
-    if (d->ordinals) return is_listed(d->ordinals, i);
+    if (d->ordinals && !is_listed(d->ordinals, i)) return false;
     if (is_gpu(&p->info[i])) return true;
-    if (!d->asked) return false;
+    if (!d->asked || d->ordinals) return d->asked;
     for (uint32_t j = 0; j < p->n; j++)
         if (is_gpu(&p->info[j]) && !p->info[j].unusable[0]) return false;
     return true;
@@ -154,11 +156,13 @@ static coli_status open_of(coli__devices *d, coli__plugin *plugin)
     for (uint32_t i = 0; i < p->n; i++) {
         if (!is_meant(d, p, i)) continue;
         coli_status status = COLI_OK;
+        bool hangs = false;
         if (p->info[i].unusable[0])
             status = coli__fail(COLI_E_UNSUPPORTED, "%s", p->info[i].unusable);
         if (status == COLI_OK)
             status = coli__device_open(plugin, i, d->options, d->wait_ns, formats_of(d->container),
-                                       &d->dev[d->n]);
+                                       &d->dev[d->n], &hangs);
+        d->hangs |= hangs;
         if (status == COLI_OK)
             d->n++;
         else
@@ -201,7 +205,7 @@ static coli_status choose(coli__devices *d, const char *backend, const char *pat
         coli__plugin *plugin = &d->plugins.plugins[i];
         if (plugin->stage != COLI__PLUGIN_READY) continue;
         if (open_of(d, plugin) == COLI_OK) return COLI_OK;
-        close_all(d);
+        d->hangs |= !close_all(d);
         plugin->stage = COLI__PLUGIN_DEVICE;
         plugin->reason = coli__strndup(coli_error_message(), strlen(coli_error_message()));
     }
@@ -265,7 +269,7 @@ coli_status coli__devices_open(const coli_model_opts *o, const coli__container *
 bool coli__devices_close(coli__devices *d)
 {
     if (!d) return true;
-    const bool ended = close_all(d);
+    const bool ended = close_all(d) && !d->hangs; // else the plugins stay as they are
     coli__free(d->matrices);
     if (ended) coli__plugins_free(&d->plugins);
     coli__free(d);

@@ -20,6 +20,7 @@ struct coli__devices {
     coli__device *dev[COLI__MAX_DEVICE];
     uint32_t n;
     bool asked, trunk;
+    bool hangs; // a call of opening still runs somewhere
     uint32_t vram_unit;
     double vram;
     uint64_t wait_ns;
@@ -32,10 +33,10 @@ struct coli__devices {
     const char *options, *ordinals;
 
     /* places; changed while no group runs */
-    uint64_t used[COLI__MAX_DEVICE];          // footprints
-    uint64_t matrix_bytes[COLI__MAX_DEVICE];  // of these, the dense matrices'
-    placed_matrix *matrices;                  // (n_matrix) by data
-    uint32_t n_matrix, cap_matrix, n_refused; // refused: offered, without a place
+    uint64_t used[COLI__MAX_DEVICE];         // footprints
+    uint64_t matrix_bytes[COLI__MAX_DEVICE]; // of these, the dense matrices'
+    placed_matrix *matrices;                 // (n_matrix) by data
+    uint32_t n_matrix, cap_matrix;
 
     /* any thread */
     _Atomic uint64_t n_row_device, n_row_host, n_row_again, n_matmul_again;

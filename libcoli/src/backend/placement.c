@@ -33,23 +33,39 @@ static coli_bk_matrix describe(const coli__mat *w, uint64_t offset)
     return m;
 }
 
+/* What of a device's memory may be used; 0 when the device does not say how much it has. */
+static coli_status allow(coli__devices *d, uint32_t i)
+{
+    coli_bk_mem_info memory;
+    COLI_TRY(coli__device_memory(d->dev[i], &memory));
+    if (d->vram_unit == COLI_VRAM_BYTES)
+        d->allowance[i] = (uint64_t)d->vram;
+    else if (d->vram_unit == COLI_VRAM_PERCENT)
+        d->allowance[i] = memory.total_bytes;
+    else
+        d->allowance[i] = memory.free_bytes > RESERVE ? memory.free_bytes - RESERVE : 0;
+    if (memory.is_assumed)
+        coli__devices_note(
+            d, "%s: the driver does not tell how much memory is free; assumed %.1f GiB",
+            coli__device_info(d->dev[i])->name, (double)memory.free_bytes / (double)RESERVE);
+    if (d->allowance[i] == 0 && d->vram_unit == COLI_VRAM_AUTO)
+        coli__devices_note(d,
+                           "%s: less than 1 GiB is free, so nothing goes there; --vram says how "
+                           "much may be used nevertheless",
+                           coli__device_info(d->dev[i])->name);
+    return COLI_OK;
+}
+
 coli_status coli__devices_allow(coli__devices *d)
 {
+    uint32_t n_good = 0;
     for (uint32_t i = 0; i < d->n; i++) {
-        coli_bk_mem_info memory;
-        COLI_TRY(coli__device_memory(d->dev[i], &memory));
-        if (d->vram_unit == COLI_VRAM_BYTES)
-            d->allowance[i] = (uint64_t)d->vram;
-        else if (d->vram_unit == COLI_VRAM_PERCENT)
-            d->allowance[i] = memory.total_bytes;
+        if (allow(d, i) == COLI_OK)
+            n_good++;
         else
-            d->allowance[i] = memory.free_bytes > RESERVE ? memory.free_bytes - RESERVE : 0;
-        if (memory.is_assumed)
-            coli__devices_note(
-                d, "%s: the driver does not tell how much memory is free; assumed %.1f GiB",
-                coli__device_info(d->dev[i])->name, (double)memory.free_bytes / (double)RESERVE);
+            coli__devices_note(d, "not used: %s", coli_error_message());
     }
-    return COLI_OK;
+    return n_good ? COLI_OK : coli__fail(COLI_E_UNSUPPORTED, "%s", coli_error_message());
 }
 
 /* Upload within the allowance; E_NOMEM when that or the device is full. */
@@ -94,17 +110,12 @@ void coli__devices_offer(coli__devices *d, const coli__mat *w)
     coli__slot there;
     if (coli__devices_matrix(d, w, &there)) return; // tied weights are offered twice
     if (!computes(d->dev[0], w->fmt) || !coli__device_multiplies(d->dev[0]) || !has_room(d) ||
-        !coli__mat_bytes(w->fmt, w->n_out, w->n_in, &source.n_bytes, NULL)) {
-        d->n_refused++;
+        !coli__mat_bytes(w->fmt, w->n_out, w->n_in, &source.n_bytes, NULL))
         return;
-    }
     source.matrix[0] = describe(w, 0);
     m.row_bytes = ((size_t)w->n_in + w->fmt.group - 1) / w->fmt.group * w->fmt.group;
     const uint64_t before = d->used[0];
-    if (put(d, 0, &source, &m.place.tensor) != COLI_OK) {
-        d->n_refused++;
-        return;
-    }
+    if (put(d, 0, &source, &m.place.tensor) != COLI_OK) return;
     d->matrix_bytes[0] += d->used[0] - before;
     d->matrices[d->n_matrix++] = m;
     qsort(d->matrices, d->n_matrix, sizeof m, by_data);
@@ -218,9 +229,10 @@ static void say_what_is_where(const coli__devices *d, uint32_t i, uint32_t n, ui
 coli_status coli__devices_placed(const coli__devices *d, const uint32_t *n_resident,
                                  uint64_t n_expert, bool is_unsupported)
 {
-    uint64_t n = 0;
+    uint64_t n = 0, n_alive = 0;
+    for (uint32_t i = 0; i < d->n; i++) n_alive += coli__device_alive(d->dev[i]);
     for (uint32_t i = 0; i < d->n; i++) {
-        if (d->asked && !coli__device_alive(d->dev[i])) // not a silent run on the processor
+        if (d->asked && n_alive == 0) // not a silent run on the processor
             return coli__fail(COLI_E_UNSUPPORTED, "%s", coli__device_why(d->dev[i]));
         n += n_resident[i];
     }

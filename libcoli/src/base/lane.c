@@ -7,7 +7,7 @@
  * Locks: `mu` alone, never held while a job runs. */
 #include "lane.h"
 
-#include <errno.h>
+#include <assert.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -103,6 +103,7 @@ bool coli__lane_destroy(coli__lane *lane)
 void coli__lane_start(coli__lane *lane, void (*job)(void *ctx), void *ctx)
 {
     pthread_mutex_lock(&lane->mu);
+    assert(!atomic_load(&lane->busy));
     lane->job = job;
     lane->ctx = ctx;
     atomic_store_explicit(&lane->busy, true, memory_order_release);

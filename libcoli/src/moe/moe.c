@@ -121,6 +121,7 @@ static coli_status create_groups(coli__moe *m)
                                        .max_expert = m->n_expert,
                                        .max_pair = (uint32_t)n_pair,
                                        .n_used = m->n_used,
+                                       .d_model = m->d_model,
                                        .max_row_bytes = ((size_t)m->d_model + 63) & ~(size_t)63};
     for (uint32_t i = 0; i < m->n_device; i++)
         COLI_TRY(coli__group_create(coli__devices_at(m->devices, i), &limits, &m->groups[i]));
@@ -282,10 +283,7 @@ static void bucket(coli__moe *m, uint32_t n_tok)
 static void hold(coli__moe *m, const coli__moe_layer *layer, uint32_t n_tok)
 {
     const uint32_t group = layer->experts->gate.fmt.group;
-    for (uint32_t i = 0; i < m->n_device; i++) {
-        coli__group_begin(m->groups[i], group == 32 ? &m->x.q32 : &m->x.q64, n_tok);
-        m->in_use[i] = false;
-    }
+    for (uint32_t i = 0; i < m->n_device; i++) m->in_use[i] = false;
     for (uint32_t p = 0; p < m->n_pair; p++) m->pair_source[p].device = HOST;
     uint32_t n_run = 0, n_row[COLI__MAX_DEVICE] = {0};
     m->n_held = 0;
@@ -297,8 +295,10 @@ static void hold(coli__moe *m, const coli__moe_layer *layer, uint32_t n_tok)
             m->runs[n_run++] = r;
             continue;
         }
-        coli__group_add(m->groups[place.device], place.tensor, r.n, m->pair_row + r.first);
+        if (!m->in_use[place.device])
+            coli__group_begin(m->groups[place.device], group == 32 ? &m->x.q32 : &m->x.q64, n_tok);
         m->in_use[place.device] = true;
+        coli__group_add(m->groups[place.device], place.tensor, r.n, m->pair_row + r.first);
         for (uint32_t p = 0; p < r.n; p++)
             m->pair_source[r.first + p] = (source){(int32_t)place.device, n_row[place.device]++};
         m->held[m->n_held++] = r;

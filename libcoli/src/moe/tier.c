@@ -2,10 +2,10 @@
  *
  * States of an expert (coli__place of plan.h), and who changes them:
  *
- *      known --reserve--> planned --upload--> queued --landed--> resident        filling
- *      known --begin_swap (newcomer)--> queued --landed--> resident              a swap
- *      resident --begin_swap (victim)--> known
- *      queued --landed, the copy failed--> known; its slot goes back to the victim's device, or is lost
+ *      known --queue_copy--> queued --land--> resident           filling, and the newcomer of a swap
+ *      resident --coli__tier_swap (the victim)--> known          its slot is the newcomer's
+ *      queued --land, the copy failed--> known                   a slot that was swapped is lost
+ *      any --forget_device--> away                               its device is lost
  *
  * Slots.  A device has equal slots, tensors of one expert each.  A swap keeps the slot and overwrites
  * its content: nothing is allocated, and used == residents * slot whenever nothing is queued.
@@ -15,7 +15,7 @@
  * thread collects results between layers.  So an expert becomes resident only where no group is
  * open, and decoding never waits for a copy: a full ring refuses the swap.
  *
- * A victim is no longer resident from begin_swap on, and begin_swap runs while no group is open: so no
+ * A victim is no longer resident from coli__tier_swap on, which runs while no group is open: so no
  * group can use its slot while it is overwritten.
  *
  * Locks: `mu` of each ring, for moments. */
@@ -35,6 +35,7 @@ typedef struct copy {
     coli__swap swap; // out: NONE when filling
     coli_bk_source source;
     coli_bk_tensor *tensor; // of the slot; NULL: a new one
+    bool in_place;
     coli_status status;
 } copy;
 
@@ -75,13 +76,14 @@ struct coli__tier {
     uint64_t slot_bytes; // footprint
     uint32_t n_resident[COLI__MAX_DEVICE];
     uint64_t n_queued;
-    bool is_full[COLI__MAX_DEVICE]; // an upload found no room
+    bool is_full[COLI__MAX_DEVICE];      // an upload found no room
+    bool is_forgotten[COLI__MAX_DEVICE]; // lost, and its experts are away
     ring *rings[COLI__MAX_DEVICE];
 
     /* numbers */
     uint64_t n_hit_at_mark, n_miss_at_mark;
     bool is_marked;
-    uint64_t n_swap, n_swap_landed, n_swap_failed, n_refused;
+    uint64_t n_swap, n_in_place, n_swap_failed;
 };
 
 /* -- names ------------------------------------------------------------------------------------- */
@@ -115,7 +117,7 @@ bool coli__tier_find(const coli__tier *t, const coli__ct_experts *layer, uint32_
 
 static void run_copy(ring *r, copy *c)
 {
-    c->status = c->tensor ? coli__device_overwrite(r->dev, &c->tensor, &c->source)
+    c->status = c->tensor ? coli__device_overwrite(r->dev, &c->tensor, &c->source, &c->in_place)
                           : coli__device_upload(r->dev, &c->source, &c->tensor);
 }
 
@@ -216,10 +218,7 @@ bool coli__tier_swap(coli__tier *t, coli__swap swap)
     if (t->place[swap.in] != COLI__PLACE_KNOWN || t->place[swap.out] != COLI__PLACE_RESIDENT ||
         t->home[swap.in] != t->home[swap.out])
         return false;
-    if (!queue_copy(t, swap, t->tensor[swap.out])) {
-        t->n_refused++;
-        return false;
-    }
+    if (!queue_copy(t, swap, t->tensor[swap.out])) return false;
     t->place[swap.out] = COLI__PLACE_KNOWN; // from here on computed by the processor
     t->tensor[swap.out] = NULL;
     t->n_resident[t->home[swap.out]]--;
@@ -227,29 +226,50 @@ bool coli__tier_swap(coli__tier *t, coli__swap swap)
     return true;
 }
 
+/* A device was lost: what it held is no device's any more, and nothing is planned for it. */
+static void forget_device(coli__tier *t, uint32_t device)
+{
+    if (t->is_forgotten[device]) return;
+    t->is_forgotten[device] = true;
+    coli__devices_give(t->devices, device, t->n_resident[device] * t->slot_bytes);
+    t->n_resident[device] = 0;
+    for (uint32_t id = 0; id < t->n_layer * t->n_expert; id++)
+        if (t->home[id] == device && t->place[id] != COLI__PLACE_QUEUED) {
+            t->place[id] = COLI__PLACE_AWAY;
+            t->tensor[id] = NULL;
+        }
+}
+
 /* A copy has ended. */
 static void land(coli__tier *t, const copy *c)
 {
     const uint32_t id = c->swap.in, device = t->home[id];
+    const bool is_lost = !coli__device_alive(coli__devices_at(t->devices, device));
     t->n_queued--;
-    if (c->status == COLI_OK) {
+    if (c->status == COLI_OK && !is_lost) {
         t->place[id] = COLI__PLACE_RESIDENT;
         t->tensor[id] = c->tensor;
         t->n_resident[device]++;
-        if (c->swap.out != NONE) t->n_swap_landed++;
+        t->n_in_place += c->in_place;
         return;
     }
-    t->place[id] = COLI__PLACE_KNOWN; // and the slot is gone: coli__device_overwrite has tried all
+    t->place[id] = is_lost ? COLI__PLACE_AWAY : COLI__PLACE_KNOWN;
     t->is_full[device] |= c->status == COLI_E_NOMEM;
-    if (c->swap.out != NONE) t->n_swap_failed++;
+    if (c->swap.out == NONE || is_lost) {
+        coli__devices_give(t->devices, device, t->slot_bytes);
+        return;
+    }
+    t->n_swap_failed++; // and the slot is gone: coli__device_overwrite has tried all
     coli__devices_slot_gone(t->devices, device, t->slot_bytes);
 }
 
 static void collect(coli__tier *t)
 {
     copy c;
-    for (uint32_t i = 0; i < coli__devices_n(t->devices); i++)
+    for (uint32_t i = 0; i < coli__devices_n(t->devices); i++) {
         while (ring_take(t->rings[i], false, &c)) land(t, &c);
+        if (!coli__device_alive(coli__devices_at(t->devices, i))) forget_device(t, i);
+    }
 }
 
 void coli__tier_settle(coli__tier *t)
@@ -258,20 +278,26 @@ void coli__tier_settle(coli__tier *t)
     copy c;
     for (uint32_t i = 0; i < coli__devices_n(t->devices); i++)
         while (ring_take(t->rings[i], true, &c)) land(t, &c);
+    collect(t);
 }
 
 /* -- filling ----------------------------------------------------------------------------------- */
 
-/* Room for how many experts on each device. */
+/* Room for how many experts on each device: of those wanted, the share of the experts whose home it
+ * is. */
 static void find_room(const coli__tier *t, uint32_t *room)
 {
-    const uint32_t n_device = coli__devices_n(t->devices);
-    const uint64_t wanted = coli__devices_wanted(t->devices, (uint64_t)t->n_layer * t->n_expert);
-    for (uint32_t i = 0; i < n_device; i++) {
+    const uint64_t n = (uint64_t)t->n_layer * t->n_expert;
+    const uint64_t wanted = coli__devices_wanted(t->devices, n);
+    uint64_t n_home[COLI__MAX_DEVICE] = {0}, before = 0;
+    for (uint64_t id = 0; id < n; id++)
+        if (t->home[id] != COLI__NO_HOME) n_home[t->home[id]]++;
+    for (uint32_t i = 0; i < coli__devices_n(t->devices); i++) {
         const uint64_t fit = coli__devices_room(t->devices, i) / t->slot_bytes;
-        const uint64_t share = wanted / n_device + (i < wanted % n_device);
-        const uint64_t n = fit < share ? fit : share;
-        room[i] = n < UINT32_MAX ? (uint32_t)n : UINT32_MAX;
+        const uint64_t after = before + n_home[i];
+        const uint64_t share = wanted * after / n - wanted * before / n; // they add up to `wanted`
+        room[i] = (uint32_t)(fit < share ? fit : share);
+        before = after;
     }
 }
 
@@ -448,6 +474,11 @@ void coli__tier_prompt(coli__tier *t)
     coli__replan_prompt(&t->replan);
 }
 
+void coli__tier_prompt_goes_on(coli__tier *t)
+{
+    if (t) t->in_prompt = true;
+}
+
 void coli__tier_prompt_ends(coli__tier *t)
 {
     if (!t) return;
@@ -472,6 +503,7 @@ void coli__tier_tick(coli__tier *t)
 {
     if (!t) return;
     collect(t);
+    t->in_prompt = false;
     const bool may_swap = coli__heat_tick(&t->heat);
     coli__replan_drain(&t->replan, t->place, COLI__REPLAN_PER_TICK, begin, t);
     if (may_swap) swap_slowly(t);
@@ -503,8 +535,7 @@ void coli__tier_stats(const coli__tier *t, coli_backend_stats *out)
         out->n_miss_decode = out->n_row_host - t->n_miss_at_mark;
     }
     out->n_swap = t->n_swap;
-    // those that found their slot by a free and an upload have it, but not in place
-    out->n_swap_in_place = t->n_swap_landed - (out->n_overwrite_fallback - out->n_slot_lost);
+    out->n_swap_in_place = t->n_in_place;
     out->n_swap_failed = t->n_swap_failed;
     out->n_replan_planned = t->replan.n_planned;
     out->n_replan_done = t->replan.n_begun;
@@ -534,7 +565,7 @@ bool coli__tier_is_sound(const coli__tier *t)
     for (uint32_t id = 0; id < t->n_layer * t->n_expert; id++) {
         const bool resident = t->place[id] == COLI__PLACE_RESIDENT;
         if (resident != (t->tensor[id] != NULL)) return false;
-        if (!resident && t->place[id] != COLI__PLACE_KNOWN) return false;
+        if (t->place[id] == COLI__PLACE_QUEUED) return false;
         if (resident) n[t->home[id]]++;
     }
     for (uint32_t i = 0; i < coli__devices_n(t->devices); i++)

@@ -40,9 +40,10 @@ bool coli__tier_find(const coli__tier *tier, const coli__ct_experts *layer, uint
 
 /* -- what happens ------------------------------------------------------------------------------ */
 
-void coli__tier_prompt(coli__tier *tier);      // a prompt begins
-void coli__tier_prompt_ends(coli__tier *tier); // hits from here on are the decode's
-void coli__tier_tick(coli__tier *tier);        // a token is to be decoded
+void coli__tier_prompt(coli__tier *tier);         // a prompt begins
+void coli__tier_prompt_goes_on(coli__tier *tier); // another chunk of one
+void coli__tier_prompt_ends(coli__tier *tier);    // hits from here on are the decode's
+void coli__tier_tick(coli__tier *tier);           // a token is to be decoded
 /* Rows of a layer were computed with these experts (n_id ids, all rows). */
 void coli__tier_used(coli__tier *tier, const coli__ct_experts *layer, const int32_t *ids,
                      size_t n_id);

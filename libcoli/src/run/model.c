@@ -105,19 +105,31 @@ static coli_status read_heat(const coli_model *m, const char *path, coli__heat_f
                                   coli__container_experts(m->container, 0)->n_expert);
 }
 
+/* What the file holds, back into it, or a first one: so that a path that cannot be written is known
+ * before the model has run. */
+static coli_status try_heat_path(coli_model *m, const char *path, coli__heat_file *heat)
+{
+    if (!heat->count)
+        COLI_TRY(coli__heat_file_init(heat, coli__container_identity(m->container),
+                                      coli__container_n_expert_layer(m->container),
+                                      coli__container_experts(m->container, 0)->n_expert));
+    COLI_TRY(coli__heat_file_write(path, heat));
+    m->heat_path = coli__strndup(path, strlen(path));
+    return m->heat_path ? COLI_OK : COLI_E_NOMEM;
+}
+
 static coli_status fill_devices(coli_model *m, const coli_model_opts *o)
 {
+    if (o->heat && !m->tier && o->note)
+        o->note(o->user, "no device is used, so the heat file has no effect and learns nothing");
     coli__heat_file heat = {0};
     coli_status status = COLI_OK;
-    if (o->heat && coli__container_n_expert_layer(m->container) > 0)
-        status = read_heat(m, o->heat, &heat);
+    if (o->heat && m->tier) status = read_heat(m, o->heat, &heat);
     if (status == COLI_OK) status = coli__tier_fill(m->tier, heat.count);
     m->heat_tokens = heat.n_token;
+    if (status == COLI_OK && o->heat && m->tier && !o->heat_readonly)
+        status = try_heat_path(m, o->heat, &heat);
     coli__heat_file_finish(&heat);
-    if (status == COLI_OK && o->heat && !o->heat_readonly && m->tier) {
-        m->heat_path = coli__strndup(o->heat, strlen(o->heat));
-        if (!m->heat_path) status = COLI_E_NOMEM;
-    }
     return status;
 }
 

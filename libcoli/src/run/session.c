@@ -165,14 +165,16 @@ static coli_status check_ids(const coli_session *s, const int32_t *ids, size_t n
 
 /* Where a chunk stands: what the tier wants to know. */
 typedef struct chunk_kind {
-    bool begins, ends; // the first, the last of a prompt; neither of a single token
+    bool is_prompt, begins, ends; // else a single token
 } chunk_kind;
 
-static void tell_before(coli__tier *tier, chunk_kind kind, uint32_t n_tok)
+static void tell_before(coli__tier *tier, chunk_kind kind)
 {
     if (kind.begins)
         coli__tier_prompt(tier);
-    else if (n_tok == 1)
+    else if (kind.is_prompt)
+        coli__tier_prompt_goes_on(tier);
+    else
         coli__tier_tick(tier);
 }
 
@@ -182,7 +184,7 @@ static coli_status forward(coli_session *s, const coli__forward_args *args, chun
     coli_model *m = s->m;
     s->has_logits = false;
     pthread_mutex_lock(&m->mu);
-    tell_before(m->tier, kind, args->n_tok);
+    tell_before(m->tier, kind);
     const coli__fp fp = coli__fp_enter();
     coli__pool_phase(m->pool, 0, COLI_PHASE_OTHER);
     const coli_status status = m->engine->forward(s->state, m->pool, args);
@@ -211,7 +213,8 @@ coli_status coli__session_feed(coli_session *s, const int32_t *ids, size_t n_ids
         const bool last = n == left;
         const coli__forward_args args = {
             .ids = ids + done, .n_tok = n, .logits_from = last ? n - 1 : n, .logits = s->logits};
-        const chunk_kind kind = {n_ids > 1 && done == 0, n_ids > 1 && last};
+        const bool is_prompt = n_ids > 1;
+        const chunk_kind kind = {is_prompt, is_prompt && done == 0, is_prompt && last};
         COLI_TRY(forward(s, &args, kind));
         s->has_logits = last;
         done += n;
@@ -244,7 +247,7 @@ static coli_status eval_chunks(coli_session *s, const int32_t *ids, size_t n_ids
         const uint32_t n = left < b->max_row ? (uint32_t)left : b->max_row, pos = s->pos;
         const coli__forward_args args = {
             .ids = ids + done, .n_tok = n, .logits = b->logits, .probe = &probe};
-        const chunk_kind kind = {done == 0, n == left};
+        const chunk_kind kind = {true, done == 0, n == left};
         COLI_TRY(forward(s, &args, kind));
         memcpy(s->logits, b->logits + (n - 1) * n_vocab, n_vocab * sizeof(float));
         s->has_logits = true;
