@@ -24,7 +24,10 @@ target_compile_options(backend_cudaemu PRIVATE -O2 -Wall -Wextra -Wshadow -Wconv
     $<$<BOOL:${COLI_WERROR}>:-Werror>)
 target_link_libraries(backend_cudaemu PRIVATE Threads::Threads)
 # The programs that load it are C, and under the emulator of another processor there is no libstdc++.so.
-target_link_options(backend_cudaemu PRIVATE -static-libstdc++ -static-libgcc -Wl,--exclude-libs,ALL)
+# (A sanitizer would see the runtime's reserve of memory leak with each unloading.)
+if(NOT COLI_SANITIZE)
+    target_link_options(backend_cudaemu PRIVATE -static-libstdc++ -static-libgcc -Wl,--exclude-libs,ALL)
+endif()
 if(COLI_SANITIZE) # coli_flags are for C alone
     target_compile_options(backend_cudaemu PRIVATE -fsanitize=${COLI_SANITIZE} -fno-omit-frame-pointer
         -fno-sanitize-recover=all)
