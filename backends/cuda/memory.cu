@@ -342,8 +342,8 @@ static coli_bk_status look(coli_bk_device *dev)
     return COLI_BK_OK;
 }
 
-/* Wait for a fence until `deadline`: OK or BUSY, or LOST when the stream has not moved for as long as
- * the host wants to wait at most. */
+/* Wait for a fence, up to limit_ns: OK or BUSY; LOST when no copy has ended for as long as the host wants
+ * to wait at most. */
 static coli_bk_status wait_for_fence(coli_bk_device *dev, coli_bk_fence fence, uint64_t limit_ns)
 {
     coli__cuda_copies *const c = &dev->copies;

@@ -46,18 +46,21 @@ static __device__ inline float f16_to_f32(uint16_t h)
  *     c[0] c[1]   row y of C, columns 2x and 2x+1
  *     c[2] c[3]   row y+8, the same columns
  *
- * Before sm_80 four multiplications of half the height and half the length do the same. */
+ * Before sm_80 four multiplications of half the height and half the length do the same.  Volatile: the
+ * whole warp must come here, so it may not be moved behind a branch. */
 static __device__ inline void mma_16x8x32(int c[4], const unsigned a[4], const unsigned b[2])
 {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
-    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+    asm volatile(
+        "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
         "{%0,%1,%2,%3};"
         : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 #else
     for (int y = 0; y < 2; y++)
         for (int k = 0; k < 2; k++)
-            asm("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0,%1}, {%2}, {%3}, {%0,%1};"
+            asm volatile(
+                "mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0,%1}, {%2}, {%3}, {%0,%1};"
                 : "+r"(c[2 * y]), "+r"(c[2 * y + 1])
                 : "r"(a[2 * k + y]), "r"(b[k]));
 #endif
