@@ -284,6 +284,45 @@ T_TEST(an_upload_that_does_not_return)
     }
 }
 
+/* Dense products are jobs like groups: three failures in a row are the end of the device. */
+T_TEST(products_that_always_fail)
+{
+    T_BEGIN;
+    shim_set(SHIM_NONE, 0, NULL, NULL);
+    coli_model_opts opts = backend_opts(0, true, NULL);
+    coli_model *m;
+    T_OK(coli_model_open(model_dir, &opts, &m));
+    shim.spoil_products = true;
+    float got[(N_TOKEN + 1) * N_VOCAB];
+    run(m, got);
+    shim.spoil_products = false;
+    const coli_backend_stats s = backend_stats(m);
+    coli_model_close(m);
+    T_MEM(got, want, sizeof got);
+    T_EQ(s.n_device_lost, 1);
+    T_EQ(s.n_call_failed, 3);
+    T_TRUE(s.n_matmul_again > 0);
+}
+
+/* A result whose rows are narrower than the model's is not read. */
+T_TEST(rows_that_are_too_narrow)
+{
+    T_BEGIN;
+    shim_set(SHIM_NONE, 0, NULL, NULL);
+    coli_model_opts opts = backend_opts(50, false, NULL);
+    coli_model *m;
+    T_OK(coli_model_open(model_dir, &opts, &m));
+    shim.spoil_ld = true;
+    float got[(N_TOKEN + 1) * N_VOCAB];
+    run(m, got);
+    shim.spoil_ld = false;
+    const coli_backend_stats s = backend_stats(m);
+    coli_model_close(m);
+    T_MEM(got, want, sizeof got);
+    T_EQ(s.n_group, 0);
+    T_EQ(s.n_device_lost, 1);
+}
+
 /* Every take fails, after issues that do not: that is three failures in a row, too. */
 T_TEST(takes_that_always_fail)
 {
@@ -333,6 +372,8 @@ int main(int argc, char **argv)
                                        cmocka_unit_test(lost_at_each_call),
                                        cmocka_unit_test(hangs_at_each_call),
                                        cmocka_unit_test(takes_that_always_fail),
+                                       cmocka_unit_test(products_that_always_fail),
+                                       cmocka_unit_test(rows_that_are_too_narrow),
                                        cmocka_unit_test(an_upload_that_does_not_return),
                                        cmocka_unit_test(a_call_that_does_not_return)};
     return cmocka_run_group_tests(tests, setup, teardown);

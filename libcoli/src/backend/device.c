@@ -110,6 +110,12 @@ static coli_bk_status judge(coli__device *dev, const char *entry, coli_bk_status
     return status;
 }
 
+/* What the plugin should have said about a call that failed without a word. */
+static void complain(coli__device *dev, const char *text)
+{
+    dev->host.table.fail(dev->host.table.ctx, text);
+}
+
 enum { WORK, COPY }; // lanes
 
 /* A job has ended.  Too many failures in a row are the end. */
@@ -215,7 +221,7 @@ static void upload(coli__device *dev)
     j->status =
         judge(dev, "tensor_upload", dev->api.tensor_upload(dev->handle, &j->source, &j->tensor));
     if (j->status == COLI_BK_OK && !j->tensor) {
-        snprintf(dev->host.message, sizeof dev->host.message, "no tensor came back");
+        complain(dev, "no tensor came back");
         j->status = judge(dev, "tensor_upload", COLI_BK_FAILED);
     }
     if (j->status != COLI_BK_OK) j->tensor = NULL;
@@ -667,11 +673,6 @@ void coli__group_join(coli__group *g, const uint32_t *pairs, const float *weight
     g->args.n_term += n;
 }
 
-uint32_t coli__group_n_join(const coli__group *g)
-{
-    return g->args.n_join;
-}
-
 static void job_group(void *ctx)
 {
     coli__group *g = ctx;
@@ -681,9 +682,9 @@ static void job_group(void *ctx)
         g->result = (coli_bk_result){.struct_size = sizeof g->result};
         status = dev->api.group_take(dev->handle, dev->wait_ns, &g->result);
         const uint32_t n_row = g->n_pair - g->args.n_term + g->args.n_join;
-        if (status == COLI_BK_OK && (g->result.n_row != n_row || !g->result.y || !g->result.flag)) {
-            snprintf(dev->host.message, sizeof dev->host.message, "%u rows, expected %u",
-                     g->result.n_row, n_row);
+        if (status == COLI_BK_OK && (g->result.n_row != n_row || !g->result.y || !g->result.flag ||
+                                     g->result.ld < g->limits.d_model || g->result.ld > MAX_LD)) {
+            complain(dev, "the result has other rows than were asked for");
             status = COLI_BK_FAILED;
         }
         status = judge(dev, "group_take", status);
@@ -775,6 +776,7 @@ static void job_products(void *ctx)
             p->status =
                 judge_optional(dev, MATMUL, "matmul", dev->api.matmul(dev->handle, &p->args[i]));
     }
+    if (p->status != COLI_BK_UNSUPPORTED) job_ends(dev, WORK, p->status == COLI_BK_OK);
     if (p->status == COLI_BK_OK) atomic_fetch_add(&dev->counts[COUNT_n_matmul], p->n);
 }
 

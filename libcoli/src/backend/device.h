@@ -105,11 +105,9 @@ bool coli__group_can_join(const coli__group *group);
 void coli__group_join(coli__group *group, const uint32_t *pairs, const float *weights);
 void coli__group_start(coli__group *group);
 
-/* The result of a started group, NULL when the device failed it: the same for everyone who asks. Valid
- * until the next begin. */
+/* The result of a started group, NULL when the device failed it: the same for everyone who asks.  Its
+ * rows: those of pairs without a join, in order, then the joins.  Valid until the next begin. */
 const coli_bk_result *coli__group_wait(coli__group *group);
-/* Rows of the result: those of pairs without a join, in order, then the joins. */
-uint32_t coli__group_n_join(const coli__group *group);
 
 /* -- products ---------------------------------------------------------------------------------- */
 

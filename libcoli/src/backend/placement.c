@@ -74,12 +74,12 @@ static coli_status put(coli__devices *d, uint32_t i, const coli_bk_source *sourc
 {
     const uint64_t footprint = coli__device_footprint(d->dev[i], source->n_bytes);
     *out = NULL;
-    if (footprint > d->allowance[i] - d->used[i])
+    if (!coli__devices_take(d, i, footprint))
         return coli__fail(COLI_E_NOMEM, "the allowance of %s is used up",
                           coli__device_info(d->dev[i])->name);
-    COLI_TRY(coli__device_upload(d->dev[i], source, out));
-    d->used[i] += footprint;
-    return COLI_OK;
+    const coli_status status = coli__device_upload(d->dev[i], source, out);
+    if (status != COLI_OK) coli__devices_give(d, i, footprint);
+    return status;
 }
 
 /* -- dense matrices ---------------------------------------------------------------------------- */
