@@ -122,7 +122,7 @@ static void product_make(coli_bk_device *dev, uint64_t *seed, uint32_t format, u
     T_OK(coli__ref_matrix_block(seed, format, n_out, n_in, &p->source));
     BK(bk.tensor_upload(dev, &p->source, &p->tensor), COLI_BK_OK);
     const coli_bk_layout l = coli_bk_layout_of(format, n_in);
-    const uint64_t width = (uint64_t)l.n_group * l.group, ld = n_out + coli__ref_random(seed) % 5;
+    const uint64_t width = (uint64_t)l.n_group * l.group, ld = n_out + coli__random(seed) % 5;
     p->q = group_array(n_row * width, 1);
     p->d = group_array((uint64_t)n_row * l.n_group, sizeof(float));
     p->y = group_array(n_row * ld, sizeof(float));

@@ -206,18 +206,18 @@ static inline void group_make(test_group *g, uint64_t *seed, test_expert *expert
     g->which = group_array(n_expert, sizeof *g->which);
     g->n_row = group_array(n_expert, sizeof *g->n_row);
     for (uint32_t i = 0; i < n_expert; i++) {
-        g->which[i] = (uint32_t)(coli__ref_random(seed) % n_of_experts);
+        g->which[i] = (uint32_t)(coli__random(seed) % n_of_experts);
         g->tensors[i] = experts[g->which[i]].tensor;
         g->n_row[i] = n_row[i];
         g->n_pair += n_row[i];
     }
     g->row = group_array(g->n_pair, sizeof *g->row);
-    for (uint64_t i = 0; i < g->n_pair; i++) g->row[i] = (uint32_t)(coli__ref_random(seed) % n_x);
+    for (uint64_t i = 0; i < g->n_pair; i++) g->row[i] = (uint32_t)(coli__random(seed) % n_x);
     g->q = group_array((uint64_t)n_x * l.n_group * l.group, 1);
     g->d = group_array((uint64_t)n_x * l.n_group, sizeof *g->d);
     coli__ref_rows(seed, n_x, gate->n_in, l.group, g->q, g->d);
     for (uint32_t i = 0; i < n_spoiled; i++) {
-        float *const d = g->d + coli__ref_random(seed) % n_x * l.n_group;
+        float *const d = g->d + coli__random(seed) % n_x * l.n_group;
         for (uint32_t k = 0; k < l.n_group; k++) d[k] = 0x1p33f;
     }
     g->args = (coli_bk_group){.struct_size = sizeof g->args,
@@ -241,11 +241,11 @@ static inline void group_join(test_group *g, uint64_t *seed, uint32_t n_join)
     g->term_weight = group_array(g->n_pair, sizeof *g->term_weight);
     uint32_t n_term = 0;
     for (uint32_t i = 0; i < g->n_pair; i++)
-        if (coli__ref_random(seed) % 4 != 0) {
-            const uint32_t at = (uint32_t)(coli__ref_random(seed) % (n_term + 1));
+        if (coli__random(seed) % 4 != 0) {
+            const uint32_t at = (uint32_t)(coli__random(seed) % (n_term + 1));
             g->term_pair[n_term] = g->term_pair[at];
             g->term_pair[at] = i;
-            g->term_weight[n_term++] = (float)(coli__ref_random(seed) % 1000) * 0x1p-10f;
+            g->term_weight[n_term++] = (float)(coli__random(seed) % 1000) * 0x1p-10f;
         }
     for (uint32_t i = 0; i < n_join; i++) {
         g->joins[i].first_term = n_term * i / n_join;

@@ -11,7 +11,7 @@ enum { D = 128, F = 64, N_MOST = 64 };
 
 static uint32_t random_below(coli__ck *ck, uint32_t n)
 {
-    return (uint32_t)(coli__ref_random(&ck->seed) % n);
+    return (uint32_t)(coli__random(&ck->seed) % n);
 }
 
 static coli__ck_tensor *some_expert(coli__ck *ck)

@@ -200,7 +200,7 @@ void coli__ck_host_memory(coli__ck *ck)
 static coli_bk_source next_block(coli__ck *ck)
 {
     coli_bk_source s = some_block(ck);
-    s.matrix[coli__ref_random(&ck->seed) % 3].scale_exp -= 1;
+    s.matrix[coli__random(&ck->seed) % 3].scale_exp -= 1;
     return s;
 }
 

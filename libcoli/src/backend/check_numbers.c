@@ -166,10 +166,10 @@ typedef struct inner {
 static void ties(coli__ck *ck, inner *in)
 {
     for (uint32_t i = 0; i < 64; i++) {
-        const uint64_t r = coli__ref_random(&ck->seed);
+        const uint64_t r = coli__random(&ck->seed);
         in->h[i] = ((float)(r % 126) + 0.5f) * (r >> 32 & 1 ? 1.0f : -1.0f);
     }
-    in->h[coli__ref_random(&ck->seed) % 64] = 127.0f;
+    in->h[coli__random(&ck->seed) % 64] = 127.0f;
 }
 
 static int32_t rounded(float x, float by)
@@ -182,7 +182,7 @@ static int32_t rounded(float x, float by)
 static void near_ties(coli__ck *ck, inner *in)
 {
     for (;;) {
-        const float amax = 64.0f + (float)(coli__ref_random(&ck->seed) >> 40) * 0x1p-24f * 64.0f;
+        const float amax = 64.0f + (float)(coli__random(&ck->seed) >> 40) * 0x1p-24f * 64.0f;
         const float d = amax * (1.0f / 127.0f), recip = coli_recip(d);
         uint32_t n = 0;
         for (uint32_t k = 0; k < 126 && n < 63; k++)

@@ -189,7 +189,7 @@ coli__ck_group *coli__ck_make_group(coli__ck *ck, coli__ck_tensor *const *expert
         rows_of[i] = n_row[i];
         for (uint32_t k = 0; k < n_row[i]; k++, p++) {
             g->expert[p] = i;
-            row[p] = (uint32_t)(coli__ref_random(&ck->seed) % x->n);
+            row[p] = (uint32_t)(coli__random(&ck->seed) % x->n);
         }
     }
     g->y = coli__ck_new(ck, (size_t)g->n_pair * g->n_out, sizeof(float));

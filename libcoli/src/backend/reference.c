@@ -6,14 +6,6 @@
 #include "../base/alloc.h"
 #include "coli/exact.h"
 
-uint64_t coli__ref_random(uint64_t *state)
-{
-    uint64_t z = *state += 0x9E3779B97F4A7C15u;
-    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
-    z = (z ^ z >> 27) * 0x94D049BB133111EBu;
-    return z ^ z >> 31;
-}
-
 /* ---- products ------------------------------------------------------------------------------- */
 
 static float scale_at(const coli_bk_layout *l, const uint8_t *scales, uint32_t r, float pow2)
@@ -101,14 +93,14 @@ static void put_scale(const coli_bk_layout *l, uint64_t *seed, uint8_t *at)
 {
     if (l->scale_bytes == 2) {
         // 2^-4 .. 2^-2 as stored, all mantissas; one in thirty-two is 0, one denormal
-        const uint64_t r = coli__ref_random(seed);
+        const uint64_t r = coli__random(seed);
         uint16_t h = (uint16_t)(((11 + r % 2) << 10) | (r >> 8 & 1023));
         if ((r >> 20) % 32 == 0) h = 0;
         if ((r >> 20) % 32 == 1) h = (uint16_t)(512 | (r >> 8 & 511));
         memcpy(at, &h, sizeof h);
         return;
     }
-    const uint64_t r = coli__ref_random(seed);
+    const uint64_t r = coli__random(seed);
     const float s =
         (r >> 40) % 32 == 0 ? 0.0f : (0.0625f + (float)(r & 0xFFFFFF) * 0x1p-24f * 0.125f);
     memcpy(at, &s, sizeof s);
@@ -133,7 +125,7 @@ static void fill_matrix(uint64_t *seed, const coli_bk_matrix *m, uint8_t *block)
                 for (uint32_t r = 0; r < n_row; r++) {
                     const uint32_t per_chunk = l.bits == 8 ? 4 : 8;
                     uint8_t *byte = codes + 64 * (c / per_chunk) + 4 * r + c % 4;
-                    const uint64_t v = coli__ref_random(seed) >> 16;
+                    const uint64_t v = coli__random(seed) >> 16;
                     if (l.bits == 8)
                         *byte = (uint8_t)v;
                     else if (c % 8 < 4)
@@ -197,7 +189,7 @@ void coli__ref_rows(uint64_t *seed, uint32_t n_row, uint32_t n_in, uint32_t grou
             float x[64];
             const uint32_t n = n_in - g * group < group ? n_in - g * group : group;
             for (uint32_t c = 0; c < n; c++)
-                x[c] = ((float)(int32_t)(coli__ref_random(seed) >> 40) - 0x1p23f) * 0x1p-22f;
+                x[c] = ((float)(int32_t)(coli__random(seed) >> 40) - 0x1p23f) * 0x1p-22f;
             const size_t at = (size_t)i * n_group + g;
             int32_t sum;
             coli_quantise_group(x, n, group, q + at * group, &d[at], &sum);

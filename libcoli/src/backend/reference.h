@@ -4,10 +4,8 @@
 #define COLI_BACKEND_REFERENCE_H
 
 #include "../base/error.h"
+#include "../base/random.h"
 #include "coli/backend.h"
-
-/* A small generator (splitmix64): the same seed gives the same numbers everywhere. */
-uint64_t coli__ref_random(uint64_t *state);
 
 /* y[o] = row o of W times one quantised row (q, d), for o < n_out. */
 void coli__ref_product(const coli_bk_matrix *m, const void *block, const int8_t *q, const float *d,

@@ -14,18 +14,14 @@
 
 #include <string.h>
 
+#include "../base/random.h"
 #include "coli/exact.h"
 
 /* ---- generator ------------------------------------------------------------------------------ */
 
 void coli__rng_seed(coli__rng *rng, uint64_t seed)
 {
-    for (uint32_t i = 0; i < 4; i++) { // splitmix64
-        uint64_t z = (seed += 0x9E3779B97F4A7C15u);
-        z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
-        z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
-        rng->s[i] = z ^ (z >> 31);
-    }
+    for (uint32_t i = 0; i < 4; i++) rng->s[i] = coli__random(&seed);
 }
 
 static uint64_t rotate(uint64_t x, uint32_t n)

@@ -30,6 +30,7 @@
 #include <string.h>
 
 #include "../../include/coli/exact.h"
+#include "../base/random.h"
 #include "../base/threads.h"
 #include "../math/kernels_impl.h"
 #include "container_format.h"
@@ -104,27 +105,18 @@ static const char generation_config[] =
 
 /* -- random numbers --------------------------------------------------------------------------- */
 
-/* splitmix64: every start gives an independent stream. */
-static uint64_t next(uint64_t *state)
-{
-    uint64_t z = (*state += 0x9E3779B97F4A7C15u);
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
-    return z ^ (z >> 31);
-}
-
 static uint64_t stream_of(uint64_t seed, uint64_t matrix, uint64_t part)
 {
     uint64_t state = seed;
-    state = next(&state) ^ matrix;
-    state = next(&state) ^ part;
-    return next(&state);
+    state = coli__random(&state) ^ matrix;
+    state = coli__random(&state) ^ part;
+    return coli__random(&state);
 }
 
 /* Uniform in (-1, 1), mean 0: 24 bits, which f32 holds. */
 static float uniform(uint64_t *state)
 {
-    return ((float)(next(state) >> 41) + 0.5f) * 0x1p-22f - 1.0f;
+    return ((float)(coli__random(state) >> 41) + 0.5f) * 0x1p-22f - 1.0f;
 }
 
 /* -- one matrix ------------------------------------------------------------------------------- */
@@ -174,7 +166,7 @@ static void set_deviation(source *s, float deviation)
 
 static void put_scales(const source *s, uint64_t *state, uint32_t n_row, uint8_t *out)
 {
-    const uint64_t bits = next(state);
+    const uint64_t bits = coli__random(state);
     for (uint32_t r = 0; r < COLI_PANEL; r++) {
         const float scale = r < n_row ? s->scales[bits >> 4 * r & 15] : 0;
         const uint16_t half = r < n_row ? half_of(scale) : 0;
@@ -189,7 +181,8 @@ static void put_scales(const source *s, uint64_t *state, uint32_t n_row, uint8_t
 static void put_codes(coli__wtype type, uint64_t *state, uint64_t n_bytes, uint8_t *out)
 {
     for (uint64_t i = 0; i < n_bytes; i += 8) {
-        uint64_t word = next(state), used = word; // used: lowest bit of every code that is not 0
+        uint64_t word = coli__random(state),
+                 used = word; // used: lowest bit of every code that is not 0
         used |= used >> 1;
         used |= used >> 2;
         if (type == COLI_W_I4) {
@@ -320,7 +313,7 @@ static void draw_lengths(const synth *y, uint64_t id)
     const uint32_t n = y->geometry.n_expert;
     uint64_t state = stream_of(y->args->seed, id, UINT64_MAX);
     for (uint32_t e = 0; e < n; e++) { // e is put where an earlier one was, which goes to the end
-        const uint32_t at = (uint32_t)(next(&state) % (e + 1));
+        const uint32_t at = (uint32_t)(coli__random(&state) % (e + 1));
         y->row_length[e] = y->row_length[at];
         y->row_length[at] = n > 1 ? coli_exp(-y->args->skew * (float)e / (float)(n - 1)) : 1;
     }

@@ -105,14 +105,18 @@ static coli_status read_heat(const coli_model *m, const char *path, coli__heat_f
                                   coli__container_experts(m->container, 0)->n_expert);
 }
 
+static coli_status new_heat(const coli_model *m, coli__heat_file *out)
+{
+    return coli__heat_file_init(out, coli__container_identity(m->container),
+                                coli__container_n_expert_layer(m->container),
+                                coli__container_experts(m->container, 0)->n_expert);
+}
+
 /* What the file holds, back into it, or a first one: so that a path that cannot be written is known
  * before the model has run. */
 static coli_status try_heat_path(coli_model *m, const char *path, coli__heat_file *heat)
 {
-    if (!heat->count)
-        COLI_TRY(coli__heat_file_init(heat, coli__container_identity(m->container),
-                                      coli__container_n_expert_layer(m->container),
-                                      coli__container_experts(m->container, 0)->n_expert));
+    if (!heat->count) COLI_TRY(new_heat(m, heat));
     COLI_TRY(coli__heat_file_write(path, heat));
     m->heat_path = coli__strndup(path, strlen(path));
     return m->heat_path ? COLI_OK : COLI_E_NOMEM;
@@ -137,10 +141,8 @@ static coli_status fill_devices(coli_model *m, const coli_model_opts *o)
 static coli_status write_heat(const coli_model *m)
 {
     coli__heat_file f;
-    const uint32_t n_layer = coli__container_n_expert_layer(m->container);
-    const uint32_t n_expert = coli__container_experts(m->container, 0)->n_expert;
-    COLI_TRY(coli__heat_file_init(&f, coli__container_identity(m->container), n_layer, n_expert));
-    memcpy(f.count, coli__tier_heat(m->tier), (size_t)n_layer * n_expert * sizeof *f.count);
+    COLI_TRY(new_heat(m, &f));
+    memcpy(f.count, coli__tier_heat(m->tier), (size_t)f.n_layer * f.n_expert * sizeof *f.count);
     f.n_token = m->heat_tokens + coli__tier_n_tick(m->tier);
     const coli_status status = coli__heat_file_write(m->heat_path, &f);
     coli__heat_file_finish(&f);
