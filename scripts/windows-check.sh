@@ -179,6 +179,7 @@ talk() {
         if comes 'stopped' 20; then break; fi
     done
     await 'stopped'
+    sleep 2.5 # a Ctrl-C within two seconds leaves
     printf 'dropped\003'
     printf 'Größe 鳥?\r' && await 'Größe 鳥?'
     printf 'What is the capital of France?\r' && await 'is Paris'

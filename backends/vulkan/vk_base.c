@@ -28,7 +28,7 @@ void vk_log(const coli_bk_host *host, int32_t level, const char *format, ...)
     host->log(host->ctx, level, text);
 }
 
-const char *vk_result_name(VkResult result, char number[16])
+const char *vk_result_name(VkResult result, char number[24])
 {
     switch (result) {
 #define NAME(r)                                                                                    \
@@ -55,7 +55,7 @@ const char *vk_result_name(VkResult result, char number[16])
         NAME(VK_ERROR_UNKNOWN)
 #undef NAME
     default:
-        snprintf(number, 16, "VkResult %d", (int)result);
+        snprintf(number, 24, "VkResult %d", (int)result);
         return number;
     }
 }
@@ -78,7 +78,7 @@ coli_bk_status vk_result_status(VkResult result)
 
 coli_bk_status vk_fail_result(const coli_bk_host *host, VkResult result, const char *what)
 {
-    char number[16];
+    char number[24];
     return vk_fail(host, vk_result_status(result), "vulkan: %s: %s", what,
                    vk_result_name(result, number));
 }

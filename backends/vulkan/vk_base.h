@@ -24,7 +24,7 @@ coli_bk_status vk_fail(const coli_bk_host *host, coli_bk_status status, const ch
 void vk_log(const coli_bk_host *host, int32_t level, const char *format, ...) VK_PRINTF(3, 4);
 
 /* "VK_ERROR_DEVICE_LOST"; the number for one that is not known. */
-const char *vk_result_name(VkResult result, char number[16]);
+const char *vk_result_name(VkResult result, char number[24]);
 /* NOMEM, LOST or FAILED. */
 coli_bk_status vk_result_status(VkResult result);
 /* vk_fail with what was tried and the result's name. */
