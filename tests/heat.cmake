@@ -2,6 +2,8 @@
 coli_test(heat_test unit)
 coli_test(plan_test unit)
 coli_test(home_test unit)
+coli_test(weigh_test unit)
+coli_test(online_test unit)
 coli_test(replan_test unit)
 coli_test(heat_file_test unit)
 coli_fuzz(heat)
