@@ -1,6 +1,7 @@
 # Heat, the plans that follow from it, and the file that keeps it.
 coli_test(heat_test unit)
 coli_test(plan_test unit)
+coli_test(budget_test unit)
 coli_test(replan_test unit)
 coli_test(heat_file_test unit)
 coli_fuzz(heat)
