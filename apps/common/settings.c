@@ -48,6 +48,10 @@ const app_option app_options[APP_N_OPTION] = {
         "let each prompt's own routing decide which experts the devices hold"},
     [APP_OPT_REPLAN_MAX] = {"replan-max", "N", APP_U32, FIELD(replan_max), 0, 4096, NULL, "0, 24", DEVICES,
         "most experts exchanged per layer and prompt"},
+    [APP_OPT_REPLAN_WITH] = {"replan-with", "LIST", APP_SET, FIELD(replan_with), 0, 0,
+        "tail|prior|cost|online|hold", "counts alone", DEVICES,
+        "re-plan (implies --replan), and: late rows of the prompt count more; what was used before counts, too; no "
+        "more than pays; corrections in every token of the answer; copies wait for an idle link"},
     [APP_OPT_NO_WARMSTART] = {"no-warmstart", NULL, APP_FLAG, FIELD(no_warmstart), 0, 0, NULL, NULL, DEVICES,
         "fill the devices while tokens are made, with the experts that are used, instead of at the start"},
     [APP_OPT_HOME] = {"home", "BY", APP_CHOICE, FIELD(home), 0, 0, "expert|layer", "expert", DEVICES,
@@ -212,6 +216,7 @@ const app_variable app_variables[] = {
     {"HEAT_FILE", APP_OPT_HEAT, "heat of the experts", NULL},
     {"QT_PREFILL_REPLAN", APP_OPT_REPLAN, "re-plan the experts during prefill", NULL},
     {"QT_PREFILL_REPLAN_MAX", APP_OPT_REPLAN_MAX, "most swaps per layer and prompt", NULL},
+    {"QT_REPLAN_WITH", APP_OPT_REPLAN_WITH, "what a re-plan does besides counting", NULL},
     {"QT_NO_WARMSTART", APP_OPT_NO_WARMSTART, "start with empty VRAM", NULL},
     {"QT_HOME", APP_OPT_HOME, "home devices by expert or by layer", NULL},
     {"QT_LAYER_SPLIT", APP_OPT_LAYER_SPLIT, "layers of the first of two devices", NULL},

@@ -66,6 +66,15 @@ typedef enum coli_home {
     COLI_HOME_LAYER   /* all experts of a layer are on one device; layers in the devices' order */
 } coli_home;
 
+/* What a re-plan does besides counting (docs/replan.md). */
+typedef enum coli_replan_with {
+    COLI_REPLAN_TAIL = 1,   /* late rows of the prompt count more */
+    COLI_REPLAN_PRIOR = 2,  /* what was used before counts as some more rows */
+    COLI_REPLAN_COST = 4,   /* no more swaps than pay, by measured speeds */
+    COLI_REPLAN_ONLINE = 8, /* corrections while tokens are decoded, instead of slow swaps by heat */
+    COLI_REPLAN_HOLD = 16   /* a prompt's swaps wait until the link is idle */
+} coli_replan_with;
+
 typedef struct coli_model_opts {
     uint32_t struct_size;
     uint32_t n_threads; /* compute threads, the caller's included; 0: one per usable processor */
@@ -90,11 +99,12 @@ typedef struct coli_model_opts {
                            model is closed; NULL: none.  It need not exist yet */
     bool heat_readonly; /* do not write it */
     bool replan;        /* each prompt's own routing decides, from its prefill on */
-    uint32_t replan_max; /* swaps per layer and prompt; 0: 24 */
+    uint32_t replan_max; /* swaps per layer and prompt; 0: 24, with COLI_REPLAN_COST as many as pay */
     bool no_warmstart;   /* fill nothing at the start: experts are copied when they are first used */
     uint32_t home;       /* coli_home */
     uint32_t layer_split; /* COLI_HOME_LAYER on two devices: the first has so many layers; 0: shares of
                              the layers as those of the memory.  E_INVALID when it does not fit */
+    uint32_t replan_with; /* coli_replan_with, added up; anything but 0 implies replan */
 } coli_model_opts;
 
 /* Open a container directory (docs/formats/container.md).  The weights are mapped, not read.

@@ -596,9 +596,28 @@ static void count_rows(const coli__moe *m)
     coli__devices_count(m->devices, m->n_pair - n_host, n_host, 0);
 }
 
+static double matrix_bytes(const coli__mat *w)
+{
+    uint64_t n_bytes;
+    return coli__mat_bytes(w->fmt, w->n_out, w->n_in, &n_bytes, NULL) ? (double)n_bytes : 0;
+}
+
+/* What a routed expert of one row took on the processor; 0: none was there.  `inner` is two of its three
+ * matrices and waits for no device; the shared expert counts by its size. */
+static double host_ns(const coli__moe *m, const coli__moe_layer *layer, uint64_t inner_ns)
+{
+    const double routed = matrix_bytes(&layer->experts->gate);
+    const uint32_t n = m->n_run - 1;
+    if (n == 0 || routed == 0) return 0;
+    return 1.5 * (double)inner_ns / (n + matrix_bytes(&layer->shared_gate) / routed);
+}
+
 coli_status coli__moe_run(coli__moe *m, const coli__moe_layer *layer, coli__pool *pool,
                           uint32_t n_tok, uint32_t pos, float *h)
 {
+    const bool timed = coli__tier_measures(m->tier);
+    coli__work work = {.ids = m->ids, .n_row = n_tok, .n_used = m->n_used};
+    if (timed) work.begin_ns = coli__clock_ns();
     bucket(m, n_tok);
     start_groups(m, layer, n_tok);
     job j = {.m = m,
@@ -607,11 +626,14 @@ coli_status coli__moe_run(coli__moe *m, const coli__moe_layer *layer, coli__pool
              .n_tok = n_tok,
              .n_block = (m->d_ff + INNER - 1) / INNER,
              .h = h};
+    const uint64_t inner_ns = timed && n_tok == 1 ? coli__clock_ns() : 0;
     run_inner(&j, 0, m->n_run - 1, (m->d_ff_shared + INNER - 1) / INNER);
+    if (inner_ns) work.host_ns = host_ns(m, layer, coli__clock_ns() - inner_ns);
     run_outer(&j);
     if (m->n_held > 0) finish_groups(&j);
     count_rows(m);
-    coli__tier_used(m->tier, layer->experts, m->ids, n_tok, m->n_used);
+    if (timed) work.end_ns = coli__clock_ns();
+    coli__tier_used(m->tier, layer->experts, &work);
 
     const unsigned bad = atomic_exchange(&m->first_bad, UINT32_MAX);
     if (bad == UINT32_MAX) return COLI_OK;

@@ -83,8 +83,26 @@ static coli_status describe(coli_model *m, const char *dir)
 
 /* -- devices and heat -------------------------------------------------------------------------- */
 
+_Static_assert((int)COLI_REPLAN_TAIL == COLI__STEER_TAIL &&
+                   (int)COLI_REPLAN_PRIOR == COLI__STEER_PRIOR &&
+                   (int)COLI_REPLAN_COST == COLI__STEER_COST &&
+                   (int)COLI_REPLAN_ONLINE == COLI__STEER_ONLINE &&
+                   (int)COLI_REPLAN_HOLD == COLI__STEER_HOLD,
+               "their bits are the same");
+
+static int32_t replan_cap(const coli_model_opts *o)
+{
+    if (o->replan_max == 0 && o->replan_with & COLI_REPLAN_COST) return INT32_MAX;
+    if (o->replan_max == 0) return COLI__PLAN_CAP;
+    return o->replan_max < INT32_MAX ? (int32_t)o->replan_max : INT32_MAX;
+}
+
 static coli_status open_devices(coli_model *m, const coli_model_opts *o)
 {
+    if (o->replan_with > COLI__STEER_ALL)
+        return coli__fail(COLI_E_INVALID,
+                          "coli_model_opts: replan_with: expected coli_replan_with, found %#x",
+                          o->replan_with);
     if (o->home > COLI_HOME_LAYER)
         return coli__fail(COLI_E_INVALID, "coli_model_opts: home: expected a coli_home, found %u",
                           o->home);
@@ -93,10 +111,8 @@ static coli_status open_devices(coli_model *m, const coli_model_opts *o)
                                   .starts_empty = o->no_warmstart,
                                   .home_by_layer = o->home == COLI_HOME_LAYER,
                                   .layer_split = o->layer_split,
-                                  .replan_cap = o->replan_max == 0 ? COLI__PLAN_CAP
-                                                : o->replan_max > INT32_MAX
-                                                    ? INT32_MAX
-                                                    : (int32_t)o->replan_max};
+                                  .replan_with = o->replan_with,
+                                  .replan_cap = replan_cap(o)};
     return coli__tier_create(m->devices, m->container, &opts, &m->tier);
 }
 
