@@ -12,12 +12,14 @@
 
 #include "../backend/devices.h"
 #include "replan.h"
+#include "store.h"
 
 typedef struct coli__tier coli__tier;
 
 typedef struct coli__tier_opts {
-    bool replan;        // re-plan from each prompt's routing
-    int32_t replan_cap; // swaps per layer and prompt
+    bool replan;              // re-plan from each prompt's routing
+    int32_t replan_cap;       // swaps per layer and prompt
+    const coli__store *store; // copies read experts through it; NULL: they are mapped
 } coli__tier_opts;
 
 /* Empty.  The container and the devices outlive the tier.  *out is NULL without devices. */
