@@ -630,7 +630,7 @@ coli_status coli__moe_run(coli__moe *m, const coli__moe_layer *layer, coli__pool
     run_outer(&j);
     if (m->n_held > 0) finish_groups(&j);
     count_rows(m);
-    coli__tier_used(m->tier, layer->experts, m->ids, m->n_pair);
+    coli__tier_used(m->tier, layer->experts, m->ids, n_tok, m->n_used);
 
     const unsigned bad = atomic_exchange(&m->first_bad, UINT32_MAX);
     if (bad == UINT32_MAX) return COLI_OK;

@@ -85,8 +85,14 @@ static coli_status describe(coli_model *m, const char *dir)
 
 static coli_status open_devices(coli_model *m, const coli_model_opts *o)
 {
+    if (o->home > COLI_HOME_LAYER)
+        return coli__fail(COLI_E_INVALID, "coli_model_opts: home: expected a coli_home, found %u",
+                          o->home);
     COLI_TRY(coli__devices_open(o, m->container, &m->devices));
     const coli__tier_opts opts = {.replan = o->replan,
+                                  .starts_empty = o->no_warmstart,
+                                  .home_by_layer = o->home == COLI_HOME_LAYER,
+                                  .layer_split = o->layer_split,
                                   .replan_cap = o->replan_max == 0 ? COLI__PLAN_CAP
                                                 : o->replan_max > INT32_MAX
                                                     ? INT32_MAX
