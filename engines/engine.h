@@ -19,6 +19,10 @@ struct coli__store;
 typedef struct coli__probe {
     int32_t *expert_ids; // (n_layer, n_tok, n_expert_used) best first
     float *expert_w;     // (n_layer, n_tok, n_expert_used) renormalised weights
+    uint8_t *levels;     // (n_layer, n_tok, n_expert_used) coli_level: where each was computed
+    uint32_t n_ranked;
+    int32_t *ranked; // (n_layer, n_tok, n_ranked) the router's best, with mass or not at all
+    float *mass;     // (n_layer, n_tok, n_ranked) their shares of the softmax over all experts
     float *mixer;        // (n_layer, n_tok, d_model) residual stream after attention or DeltaNet
     float *moe;          // (n_layer, n_tok, d_model) residual stream after the MoE
 } coli__probe;

@@ -961,6 +961,10 @@ static void probe_moe(const chunk *c)
         if (p->expert_w)
             memcpy(p->expert_w + row * d->n_expert_used, coli__moe_weights(c->s->moe, t),
                    d->n_expert_used * sizeof(float));
+        if (p->levels) coli__moe_levels(c->s->moe, t, p->levels + row * d->n_expert_used);
+        if (p->ranked)
+            coli__moe_rank(c->s->moe, t, p->n_ranked, p->ranked + row * p->n_ranked,
+                           p->mass + row * p->n_ranked);
     }
     if (p->moe)
         memcpy(p->moe + (size_t)c->layer * c->n_tok * d->d_model, c->s->h,

@@ -256,6 +256,25 @@ const float *coli__moe_weights(const coli__moe *m, uint32_t t)
     return m->w + (size_t)t * m->n_used;
 }
 
+void coli__moe_rank(const coli__moe *m, uint32_t t, uint32_t n, int32_t *ids, float *mass)
+{
+    const float *logits = m->logits + (size_t)t * m->n_expert;
+    coli__route_softmax_topk(m->k, logits, m->n_expert, n, ids, mass);
+    const float most = logits[ids[0]];
+    float sum = 0;
+    for (uint32_t e = 0; e < m->n_expert; e++) sum += coli_exp(logits[e] - most);
+    for (uint32_t i = 0; i < n; i++) mass[i] = coli_exp(logits[ids[i]] - most) * coli_recip(sum);
+}
+
+void coli__moe_levels(const coli__moe *m, uint32_t t, uint8_t *levels)
+{
+    for (uint32_t rank = 0; rank < m->n_used; rank++) {
+        const uint32_t pair = m->pair_of[(size_t)t * m->n_used + rank];
+        const bool on_device = m->n_held > 0 && m->pair_source[pair].device != HOST;
+        levels[rank] = on_device ? COLI_LEVEL_VRAM : COLI_LEVEL_RAM;
+    }
+}
+
 void coli__moe_reject(coli__moe *m, uint32_t t)
 {
     unsigned seen = atomic_load(&m->first_bad);
