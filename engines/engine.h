@@ -13,11 +13,16 @@
 
 struct coli__container;
 struct coli__tier;
+struct coli__store;
 
 /* What forward reports besides logits; every pointer may be NULL. */
 typedef struct coli__probe {
     int32_t *expert_ids; // (n_layer, n_tok, n_expert_used) best first
     float *expert_w;     // (n_layer, n_tok, n_expert_used) renormalised weights
+    uint8_t *levels;     // (n_layer, n_tok, n_expert_used) coli_level: where each was computed
+    uint32_t n_ranked;
+    int32_t *ranked; // (n_layer, n_tok, n_ranked) the router's best, with mass or not at all
+    float *mass;     // (n_layer, n_tok, n_ranked) their shares of the softmax over all experts
     float *mixer;        // (n_layer, n_tok, d_model) residual stream after attention or DeltaNet
     float *moe;          // (n_layer, n_tok, d_model) residual stream after the MoE
 } coli__probe;
@@ -48,10 +53,11 @@ typedef struct coli__engine {
     bool (*claims)(const json_t *config);
     /* Check the config and list the tensors it implies. */
     coli_status (*describe)(const json_t *config, coli__model_spec *out);
-    /* Bind a container's tensors, and offer those that the tier's devices may multiply (it may be
-     * NULL).  Container and tier outlive the engine's model. */
+    /* Bind a container's tensors, and offer those that the tier's devices may multiply.  Container,
+     * tier and store outlive the engine's model; the last two may be NULL. */
     coli_status (*open)(const json_t *config, const struct coli__container *container,
-                        const coli__kernels *kernels, struct coli__tier *tier, void **out);
+                        const coli__kernels *kernels, struct coli__tier *tier,
+                        struct coli__store *store, void **out);
     void (*close)(void *model);
     void (*shape)(const void *model, coli__shape *out);
     /* A sequence's state, with scratch for chunks of up to max_chunk rows and n_worker workers. */

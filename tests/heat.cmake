@@ -21,3 +21,7 @@ if(TARGET heat_cli)
         target_compile_definitions(heat_cli PRIVATE "TEST_EMULATOR=\"${emulator}\",")
     endif()
 endif()
+
+# Experts in less memory than they need: the pure parts.
+coli_test(store_plan_test unit)
+coli_test(lru_prop prop)

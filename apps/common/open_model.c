@@ -273,6 +273,7 @@ void app_device_footer(const app_engine *engine)
 void app_close(app_engine *engine)
 {
     app_tell_lost(engine);
+    coli_recorder_destroy(engine->recorder);
     if (engine->model && coli_model_save_heat(engine->model) != COLI_OK)
         app_error("the heat file was not written: %s", coli_error_message());
     app_interrupt_session(NULL);

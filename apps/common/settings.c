@@ -73,6 +73,9 @@ const app_option app_options[APP_N_OPTION] = {
     [APP_OPT_NO_HISTORY] = {"no-history", NULL, APP_FLAG, FIELD(no_history), 0, 0, NULL, NULL, APP_CHAT,
         "neither read nor write the file of lines typed earlier"},
 
+    [APP_OPT_TRACE] = {"trace", "FILE", APP_TEXT, FIELD(trace), 0, 0, NULL, "none", GENERATE | APP_INFO,
+        "write which experts each token used to FILE.safetensors and FILE.json, for `coli replay`"},
+
     [APP_OPT_N] = {"n", "N", APP_U32, FIELD(n), 0, 16777216, NULL, "0, to the end of the context", COMPUTE,
         "most tokens of one answer, thinking included"},
     [APP_OPT_TEMP] = {"temp", "T", APP_F32, FIELD(temp), 0, 100, NULL, "the model's", GENERATE | APP_INFO,
@@ -123,6 +126,8 @@ const app_option app_options[APP_N_OPTION] = {
         "perplexity of the texts of a JSONL file: objects with \"text\" and perhaps \"topic\""},
     [APP_OPT_DUMP_LOGITS] = {"dump-logits", "OUT", APP_TEXT, FIELD(dump_logits), 0, 0, NULL, NULL, MEASURE,
         "write logits, expert_ids and expert_w of every id given to a new safetensors file"},
+    [APP_OPT_DUMP_ROUTING] = {"dump-routing", "FILE", APP_TEXT, FIELD(trace), 0, 0, NULL, NULL, MEASURE,
+        "write which experts each token used to FILE.safetensors and FILE.json, for `coli replay`"},
     [APP_OPT_STOP] = {"stop", NULL, APP_FLAG, FIELD(stop), 0, 0, NULL, NULL, MEASURE,
         "end with a token that ends a turn, instead of going on past it"},
 

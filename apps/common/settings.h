@@ -55,6 +55,7 @@ typedef enum app_option_id {
     APP_OPT_NO_THINK,
     APP_OPT_PRESERVE_THINKING,
     APP_OPT_NO_HISTORY,
+    APP_OPT_TRACE,
     /* how tokens are chosen */
     APP_OPT_N,
     APP_OPT_TEMP,
@@ -81,6 +82,7 @@ typedef enum app_option_id {
     APP_OPT_TEACHER_FORCE,
     APP_OPT_PPL,
     APP_OPT_DUMP_LOGITS,
+    APP_OPT_DUMP_ROUTING,
     APP_OPT_STOP,
     APP_OPT_PREFILL,
     APP_OPT_DECODE,
@@ -145,6 +147,7 @@ typedef struct app_settings {
     const char *only;
     const char *system;
     bool no_think, preserve_thinking, no_history;
+    const char *trace;
     uint32_t n, top_k;
     float temp, top_p, min_p, rep_penalty, presence_penalty;
     uint64_t seed;
