@@ -19,6 +19,9 @@
  * item joins: the outcome of a group is the same for whoever asks.  The failed runs then go
  * through `inner`, and `outer` is done once more.
  *
+ * A shared expert that a device holds is a group of its own, which goes first; its run then has no rows
+ * here.  When that group fails, it is the processor's for good.
+ *
  * Why the join is in `outer`: a column of the output needs only that column of every expert, so the
  * worker that computed it adds in rank order without waiting for anyone.
  *
@@ -79,9 +82,12 @@ struct coli__moe {
     coli__acts inner_shared; // (max_tok, d_ff_shared)
 
     /* per chunk, with devices */
-    coli__group **groups; // (n_device)
-    bool *in_use;         // (n_device) its group has work, and has not failed
-    run *held;            // (n_expert) runs of experts on devices
+    coli__group **groups;        // (n_device)
+    coli__group **shared_groups; // (n_device) NULL: it holds no shared expert
+    int32_t shared_device;       // that has this layer's; HOST: here
+    uint32_t *all_rows;          // (max_tok) 0, 1, 2, ...
+    bool *in_use;                // (n_device) its group has work, and has not failed
+    run *held;                   // (n_expert) runs of experts on devices
     uint32_t n_held;
     source *pair_source; // (max_tok * n_used)
     source *join_source; // (max_tok) of a row's joined sum; HOST: joined here
@@ -106,6 +112,23 @@ static uint32_t forms_of_layers(const coli__moe_layer *layers, uint32_t n_layer,
     return x;
 }
 
+/* Groups of every row and one expert, on the devices that hold a shared one. */
+static coli_status create_shared_groups(coli__moe *m, coli__group_limits limits)
+{
+    limits.max_expert = limits.n_used = 1;
+    limits.max_pair = m->max_tok;
+    limits.keeps = true;
+    m->shared_groups = coli__calloc(m->n_device, sizeof *m->shared_groups);
+    m->all_rows = coli__calloc(m->max_tok, sizeof *m->all_rows);
+    if (!m->shared_groups || !m->all_rows) return COLI_E_NOMEM;
+    for (uint32_t t = 0; t < m->max_tok; t++) m->all_rows[t] = t;
+    for (uint32_t i = 0; i < m->n_device; i++)
+        if (coli__devices_has_dense_expert(m->devices, i))
+            COLI_TRY(
+                coli__group_create(coli__devices_at(m->devices, i), &limits, &m->shared_groups[i]));
+    return COLI_OK;
+}
+
 static coli_status create_groups(coli__moe *m)
 {
     const size_t n_pair = (size_t)m->max_tok * m->n_used;
@@ -125,7 +148,7 @@ static coli_status create_groups(coli__moe *m)
                                        .max_row_bytes = ((size_t)m->d_model + 63) & ~(size_t)63};
     for (uint32_t i = 0; i < m->n_device; i++)
         COLI_TRY(coli__group_create(coli__devices_at(m->devices, i), &limits, &m->groups[i]));
-    return COLI_OK;
+    return create_shared_groups(m, limits);
 }
 
 coli_status coli__moe_create(const coli__moe_layer *layers, uint32_t n_layer,
@@ -146,6 +169,7 @@ coli_status coli__moe_create(const coli__moe_layer *layers, uint32_t n_layer,
     m->tier = tier;
     m->devices = coli__tier_devices(tier);
     m->n_device = coli__devices_n(m->devices);
+    m->shared_device = HOST;
 
     uint32_t inner, shared;
     const uint32_t x = forms_of_layers(layers, n_layer, &inner, &shared);
@@ -192,7 +216,11 @@ void coli__moe_destroy(coli__moe *m)
     coli__free(m->pair_of);
     coli__free_aligned(m->tile);
     for (uint32_t i = 0; m->groups && i < m->n_device; i++) coli__group_destroy(m->groups[i]);
+    for (uint32_t i = 0; m->shared_groups && i < m->n_device; i++)
+        coli__group_destroy(m->shared_groups[i]);
     coli__free(m->groups);
+    coli__free(m->shared_groups);
+    coli__free(m->all_rows);
     coli__free(m->in_use);
     coli__free(m->terms);
     coli__free(m->held);
@@ -341,65 +369,108 @@ static void join_on_devices(coli__moe *m, uint32_t n_tok)
             m->join_source[t].row += n_pair[m->join_source[t].device];
 }
 
+/* The shared expert's group, if a device holds it. */
+static void hold_shared(coli__moe *m, const coli__moe_layer *layer, uint32_t n_tok)
+{
+    coli__slot place;
+    m->shared_device = HOST;
+    if (!coli__devices_dense_expert(m->devices, &layer->shared_gate, &place)) return;
+    coli__group *group = m->shared_groups[place.device];
+    coli__group_begin(group, layer->shared_gate.fmt.group == 32 ? &m->x.q32 : &m->x.q64, n_tok);
+    coli__group_add(group, place.tensor, n_tok, m->all_rows);
+    m->shared_device = (int32_t)place.device;
+    m->runs[m->n_run - 1].n = 0;
+}
+
 static void start_groups(coli__moe *m, const coli__moe_layer *layer, uint32_t n_tok)
 {
     m->n_held = 0;
     if (m->n_device == 0) return;
     hold(m, layer, n_tok);
-    if (m->n_held == 0) return;
-    join_on_devices(m, n_tok);
-    for (uint32_t i = 0; i < m->n_device; i++)
-        if (m->in_use[i]) coli__group_start(m->groups[i]);
+    hold_shared(m, layer, n_tok);
+    if (m->n_held > 0) join_on_devices(m, n_tok);
+    for (uint32_t i = 0; i < m->n_device; i++) {
+        coli__group *routed = m->in_use[i] ? m->groups[i] : NULL;
+        if ((int32_t)i == m->shared_device)
+            coli__group_start(m->shared_groups[i], routed);
+        else if (routed)
+            coli__group_start(routed, NULL);
+    }
+}
+
+/* What the devices computed of a layer. */
+typedef struct results {
+    const coli_bk_result *routed[COLI__MAX_DEVICE];
+    const coli_bk_result *shared;
+} results;
+
+static bool has_groups(const coli__moe *m)
+{
+    return m->n_held > 0 || m->shared_device != HOST;
 }
 
 /* Wait for the groups: false when one of them failed. */
-static bool wait_for_groups(const coli__moe *m, const coli_bk_result **results)
+static bool wait_for_groups(const coli__moe *m, results *r)
 {
     bool good = true;
     for (uint32_t i = 0; i < m->n_device; i++) {
-        results[i] = m->in_use[i] ? coli__group_wait(m->groups[i]) : NULL;
-        good &= results[i] || !m->in_use[i];
+        r->routed[i] = m->in_use[i] ? coli__group_wait(m->groups[i]) : NULL;
+        good &= r->routed[i] || !m->in_use[i];
     }
-    return good;
+    r->shared = NULL;
+    if (m->shared_device == HOST) return good;
+    r->shared = coli__group_wait(m->shared_groups[m->shared_device]);
+    return good && r->shared;
 }
 
 /* Rows that a device found to leave their range. */
-static void reject_flagged(coli__moe *m, const coli_bk_result **results, uint32_t n_tok)
+static void reject_flagged(coli__moe *m, const results *r, uint32_t n_tok)
 {
     for (uint32_t t = 0; t < n_tok; t++) {
+        if (r->shared && r->shared->flag[t]) coli__moe_reject(m, t);
+        if (m->n_held == 0) continue;
         const source *joined = &m->join_source[t];
         if (joined->device != HOST) {
-            if (results[joined->device]->flag[joined->row]) coli__moe_reject(m, t);
+            if (r->routed[joined->device]->flag[joined->row]) coli__moe_reject(m, t);
             continue;
         }
         for (uint32_t rank = 0; rank < m->n_used; rank++) {
             const source *s = &m->pair_source[m->pair_of[(size_t)t * m->n_used + rank]];
-            if (s->device != HOST && results[s->device]->flag[s->row]) coli__moe_reject(m, t);
+            if (s->device != HOST && r->routed[s->device]->flag[s->row]) coli__moe_reject(m, t);
         }
     }
 }
 
+/* The shared expert is the processor's from now on. */
+static void take_back_shared(coli__moe *m, const coli__moe_layer *layer, uint32_t n_tok)
+{
+    coli__devices_switch_off(m->devices, &layer->shared_gate);
+    coli__devices_count_products_again(m->devices, 3);
+    m->shared_device = HOST;
+    m->runs[m->n_run - 1].n = n_tok;
+}
+
 /* Give the runs of failed groups back to the processor, behind its other routed ones; how many. */
-static uint32_t take_back(coli__moe *m, const coli_bk_result **results, uint32_t n_tok)
+static uint32_t take_back(coli__moe *m, const results *r, uint32_t n_tok)
 {
     const run shared = m->runs[--m->n_run];
     uint32_t n_run = 0, n_held = 0, n_pair = 0;
     for (uint32_t t = 0; t < n_tok; t++) {
         source *joined = &m->join_source[t];
-        if (joined->device != HOST && !results[joined->device]) joined->device = HOST;
+        if (joined->device != HOST && !r->routed[joined->device]) joined->device = HOST;
     }
     for (uint32_t i = 0; i < m->n_held; i++) {
-        const run r = m->held[i];
-        if (results[m->pair_source[r.first].device]) {
-            m->held[n_held++] = r;
+        const run held = m->held[i];
+        if (r->routed[m->pair_source[held.first].device]) {
+            m->held[n_held++] = held;
             continue;
         }
-        for (uint32_t p = r.first; p < r.first + r.n; p++) m->pair_source[p].device = HOST;
-        m->runs[m->n_run++] = r;
+        for (uint32_t p = held.first; p < held.first + held.n; p++) m->pair_source[p].device = HOST;
+        m->runs[m->n_run++] = held;
         n_run++;
-        n_pair += r.n;
+        n_pair += held.n;
     }
-    for (uint32_t i = 0; i < m->n_device; i++) m->in_use[i] = results[i] != NULL;
+    for (uint32_t i = 0; i < m->n_device; i++) m->in_use[i] = r->routed[i] != NULL;
     m->n_held = n_held;
     m->runs[m->n_run++] = shared;
     coli__devices_count(m->devices, 0, 0, n_pair);
@@ -482,22 +553,26 @@ static coli__mat down_of(const job *j, uint32_t i) // run i's; zero beyond the l
     return down;
 }
 
-/* Sum columns [first, first+n) of row t's experts in rank order.  results: NULL without devices. */
-static void join_row(const coli__moe *m, uint32_t t, uint32_t first, uint32_t n, const float *tile,
-                     const coli_bk_result *const *results, float *sum)
+static const float *result_row(const coli_bk_result *r, uint32_t row)
 {
-    if (results && m->join_source[t].device != HOST) {
+    return r->y + row * r->ld;
+}
+
+/* Sum columns [first, first+n) of row t's experts in rank order.  routed: NULL without devices. */
+static void join_row(const coli__moe *m, uint32_t t, uint32_t first, uint32_t n, const float *tile,
+                     const coli_bk_result *const *routed, float *sum)
+{
+    if (routed && m->join_source[t].device != HOST) {
         const source *s = &m->join_source[t];
-        memcpy(sum, results[s->device]->y + s->row * results[s->device]->ld + first,
-               n * sizeof *sum);
+        memcpy(sum, result_row(routed[s->device], s->row) + first, n * sizeof *sum);
         return;
     }
     for (uint32_t rank = 0; rank < m->n_used; rank++) {
         const size_t p = (size_t)t * m->n_used + rank;
         const float *y = tile + (size_t)m->pair_of[p] * TILE;
-        if (results && m->pair_source[m->pair_of[p]].device != HOST) {
+        if (routed && m->pair_source[m->pair_of[p]].device != HOST) {
             const source *s = &m->pair_source[m->pair_of[p]];
-            y = results[s->device]->y + s->row * results[s->device]->ld + first;
+            y = result_row(routed[s->device], s->row) + first;
         }
         m->k->axpy(sum, m->w[p], y, n);
     }
@@ -532,16 +607,18 @@ static void outer_item(void *ctx, uint32_t item, uint32_t worker)
         m->k->matmul(&args);
         down = next;
     }
-    const coli_bk_result *results[COLI__MAX_DEVICE];
-    if (m->n_held > 0) {
+    results r = {.shared = NULL};
+    if (has_groups(m)) {
         coli__pool_phase(j->pool, worker, COLI_PHASE_WAITING);
-        if (!wait_for_groups(m, results)) return;
+        if (!wait_for_groups(m, &r)) return;
     }
     coli__pool_phase(j->pool, worker, COLI_PHASE_EXPERTS);
     for (uint32_t t = 0; t < j->n_tok; t++) {
         float sum[TILE] = {0};
-        join_row(m, t, first, n, tile, m->n_held > 0 ? results : NULL, sum);
-        m->k->axpy(sum, m->shared_w[t], tile_shared + (size_t)t * TILE, n);
+        join_row(m, t, first, n, tile, m->n_held > 0 ? r.routed : NULL, sum);
+        const float *shared =
+            r.shared ? result_row(r.shared, t) + first : tile_shared + (size_t)t * TILE;
+        m->k->axpy(sum, m->shared_w[t], shared, n);
         m->k->axpy(j->h + (size_t)t * m->d_model + first, 1.0f, sum, n);
     }
 }
@@ -558,17 +635,25 @@ static void run_outer(job *j)
     coli__pool_run(j->pool, (j->m->d_model + TILE - 1) / TILE, outer_item, j);
 }
 
+/* Blocks of the shared expert's inner width, if it is computed here. */
+static uint32_t n_block_shared(const coli__moe *m)
+{
+    return m->shared_device == HOST ? (m->d_ff_shared + INNER - 1) / INNER : 0;
+}
+
 /* What is left to do when `outer` has seen the groups: note flagged rows, or do failed runs here. */
 static void finish_groups(job *j)
 {
     coli__moe *m = j->m;
-    const coli_bk_result *results[COLI__MAX_DEVICE];
-    if (!wait_for_groups(m, results)) {
-        const uint32_t n_run = take_back(m, results, j->n_tok);
-        run_inner(j, m->n_run - 1 - n_run, n_run, 0);
+    results r;
+    if (!wait_for_groups(m, &r)) {
+        const bool shared_failed = m->shared_device != HOST && !r.shared;
+        if (shared_failed) take_back_shared(m, j->layer, j->n_tok);
+        const uint32_t n_run = take_back(m, &r, j->n_tok);
+        run_inner(j, m->n_run - 1 - n_run, n_run, shared_failed ? n_block_shared(m) : 0);
         run_outer(j);
     }
-    if (m->n_held > 0) reject_flagged(m, results, j->n_tok);
+    reject_flagged(m, &r, j->n_tok);
 }
 
 static void count_rows(const coli__moe *m)
@@ -589,9 +674,9 @@ coli_status coli__moe_run(coli__moe *m, const coli__moe_layer *layer, coli__pool
              .n_tok = n_tok,
              .n_block = (m->d_ff + INNER - 1) / INNER,
              .h = h};
-    run_inner(&j, 0, m->n_run - 1, (m->d_ff_shared + INNER - 1) / INNER);
+    run_inner(&j, 0, m->n_run - 1, n_block_shared(m));
     run_outer(&j);
-    if (m->n_held > 0) finish_groups(&j);
+    if (has_groups(m)) finish_groups(&j);
     count_rows(m);
     coli__tier_used(m->tier, layer->experts, m->ids, m->n_pair);
 

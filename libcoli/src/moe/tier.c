@@ -28,6 +28,7 @@
 #include "../base/alloc.h"
 #include "../base/threads.h"
 #include "heat.h"
+#include "place.h"
 
 enum { RING = 48 }; // copies queued on a device
 
@@ -283,21 +284,27 @@ void coli__tier_settle(coli__tier *t)
 
 /* -- filling ----------------------------------------------------------------------------------- */
 
-/* Room for how many experts on each device: of those wanted, the share of the experts whose home it
- * is. */
-static void find_room(const coli__tier *t, uint32_t *room)
+/* Of the experts wanted, those whose home is this device: its share of them. */
+static uint64_t share_of(const coli__tier *t, uint32_t device)
 {
     const uint64_t n = (uint64_t)t->n_layer * t->n_expert;
     const uint64_t wanted = coli__devices_wanted(t->devices, n);
-    uint64_t n_home[COLI__MAX_DEVICE] = {0}, before = 0;
-    for (uint64_t id = 0; id < n; id++)
-        if (t->home[id] != COLI__NO_HOME) n_home[t->home[id]]++;
+    uint64_t before = 0, after = 0;
+    for (uint64_t id = 0; id < n; id++) {
+        if (t->home[id] == COLI__NO_HOME) continue;
+        before += t->home[id] < device;
+        after += t->home[id] <= device;
+    }
+    return wanted * after / n - wanted * before / n; // they add up to `wanted`
+}
+
+/* Room for how many experts on each device. */
+static void find_room(const coli__tier *t, uint32_t *room)
+{
     for (uint32_t i = 0; i < coli__devices_n(t->devices); i++) {
         const uint64_t fit = coli__devices_room(t->devices, i) / t->slot_bytes;
-        const uint64_t after = before + n_home[i];
-        const uint64_t share = wanted * after / n - wanted * before / n; // they add up to `wanted`
+        const uint64_t share = share_of(t, i);
         room[i] = (uint32_t)(fit < share ? fit : share);
-        before = after;
     }
 }
 
@@ -352,6 +359,25 @@ coli_status coli__tier_fill(coli__tier *t, const uint32_t *stored)
     return coli__devices_placed(t->devices, t->n_resident, n, t->home[0] == COLI__NO_HOME);
 }
 
+void coli__tier_slot(const coli__tier *t, uint64_t *slot_bytes, uint64_t *expert_bytes)
+{
+    *slot_bytes = t ? t->slot_bytes : 0;
+    *expert_bytes = t ? layer_of(t, 0)->block_bytes : 0;
+}
+
+coli_status coli__tier_chances(const coli__tier *t, uint32_t device, uint32_t n_used,
+                               const uint32_t *heat, double **p, uint32_t *n)
+{
+    *n = 0;
+    *p = coli__calloc((size_t)t->n_layer * t->n_expert, sizeof **p);
+    if (!*p) return COLI_E_NOMEM;
+    const uint32_t n_home =
+        coli__place_chances(t->n_layer, t->n_expert, n_used, t->home, device, heat, *p);
+    const uint64_t share = share_of(t, device);
+    *n = share < n_home ? (uint32_t)share : n_home;
+    return COLI_OK;
+}
+
 /* -- create ------------------------------------------------------------------------------------ */
 
 /* Experts that can be swapped for each other: all layers have the shape of the first. */
@@ -365,16 +391,19 @@ static bool same_shape(const coli__ct_experts *a, const coli__ct_experts *b)
            memcmp(&a->down.fmt, &b->down.fmt, sizeof a->down.fmt) == 0;
 }
 
-static void find_homes(coli__tier *t)
+/* devices: those that may be a home, as bits. */
+static void find_homes(coli__tier *t, uint32_t devices)
 {
-    const uint32_t n_device = coli__devices_n(t->devices);
+    uint32_t list[COLI__MAX_DEVICE], n_device = 0;
+    for (uint32_t i = 0; i < coli__devices_n(t->devices); i++)
+        if (devices >> i & 1) list[n_device++] = i;
     const coli__ct_experts *first = coli__container_experts(t->container, 0);
     for (uint32_t l = 0; l < t->n_layer; l++) {
         const coli__ct_experts *layer = coli__container_experts(t->container, l);
         for (uint32_t e = 0; e < t->n_expert; e++) {
             coli_bk_source source;
-            const uint32_t device = e % n_device;
-            const bool fits = same_shape(first, layer) &&
+            const uint32_t device = n_device ? list[e % n_device] : 0;
+            const bool fits = n_device > 0 && same_shape(first, layer) &&
                               coli__devices_expert_source(t->devices, device, layer, e, &source);
             t->home[l * t->n_expert + e] = fits ? (uint8_t)device : COLI__NO_HOME;
             t->place[l * t->n_expert + e] = COLI__PLACE_KNOWN; // mapped
@@ -407,7 +436,7 @@ static coli_status build(coli__tier *t, const coli__tier_opts *o)
     coli__heat_init(&t->heat, t->n_layer, t->n_expert, t->heat_counts, NULL);
     for (uint32_t i = 0; i < coli__devices_n(t->devices); i++)
         COLI_TRY(ring_create(coli__devices_at(t->devices, i), &t->rings[i]));
-    find_homes(t);
+    find_homes(t, o->devices);
     const uint64_t block = coli__container_experts(t->container, 0)->block_bytes;
     for (uint32_t i = 0; i < coli__devices_n(t->devices); i++) {
         const uint64_t bytes = coli__device_footprint(coli__devices_at(t->devices, i), block);
