@@ -45,6 +45,9 @@ typedef enum app_option_id {
     APP_OPT_HEAT_READONLY,
     APP_OPT_REPLAN,
     APP_OPT_REPLAN_MAX,
+    APP_OPT_NO_WARMSTART,
+    APP_OPT_HOME,
+    APP_OPT_LAYER_SPLIT,
     APP_OPT_DEVICE,
     APP_OPT_ONLY,
     /* what is said */
@@ -52,6 +55,7 @@ typedef enum app_option_id {
     APP_OPT_NO_THINK,
     APP_OPT_PRESERVE_THINKING,
     APP_OPT_NO_HISTORY,
+    APP_OPT_TRACE,
     /* how tokens are chosen */
     APP_OPT_N,
     APP_OPT_TEMP,
@@ -78,6 +82,7 @@ typedef enum app_option_id {
     APP_OPT_TEACHER_FORCE,
     APP_OPT_PPL,
     APP_OPT_DUMP_LOGITS,
+    APP_OPT_DUMP_ROUTING,
     APP_OPT_STOP,
     APP_OPT_PREFILL,
     APP_OPT_DECODE,
@@ -136,11 +141,14 @@ typedef struct app_settings {
     bool no_trunk_probe;
     const char *heat;
     bool heat_readonly, replan;
-    uint32_t replan_max;
+    uint32_t replan_max, layer_split;
+    bool no_warmstart;
+    const char *home;
     uint32_t device;
     const char *only;
     const char *system;
     bool no_think, preserve_thinking, no_history;
+    const char *trace;
     uint32_t n, top_k;
     float temp, top_p, min_p, rep_penalty, presence_penalty;
     uint64_t seed;
