@@ -133,8 +133,8 @@ static bool is_worth_it(const coli__trunk_args *a, uint32_t device, const coli__
         coli__place_pays(race.device_ns, race.host_ns))
         return true;
     coli__devices_note(a->devices,
-                       "trunk: not on device %u: it takes %.0f us for a matrix of %u x %u, the "
-                       "processor %.0f us",
+                       "trunk: not on device %u: it takes %.1f us for a matrix of %u x %u, the "
+                       "processor %.1f us",
                        ordinal_of(a, device), race.device_ns * 1e-3, race.n_out, race.n_in,
                        race.host_ns * 1e-3);
     return false;
@@ -229,6 +229,21 @@ static void tell(const coli__trunk *t, const coli__trunk_args *a, const world *x
     coli__buf_finish(&line);
 }
 
+static bool is_offered(const coli__trunk *t, const char *name)
+{
+    for (uint32_t i = 0; i < t->n; i++)
+        if (strcmp(coli__component_name(t->pieces[i].component), name) == 0) return true;
+    return false;
+}
+
+/* A list may name what another model has; a slip of the pen is worth a word. */
+static void tell_unknown_names(const coli__trunk *t, const coli__trunk_args *a)
+{
+    for (uint32_t i = 0; i < a->list->n_item; i++)
+        if (!is_offered(t, a->list->items[i].name))
+            coli__devices_note(a->devices, "trunk: the model has no %s", a->list->items[i].name);
+}
+
 coli_status coli__trunk_place(const coli__trunk *t, const coli__trunk_args *a)
 {
     if (!a->devices || t->n == 0 || a->list->mode == COLI__PLACE_OFF) return COLI_OK;
@@ -244,6 +259,7 @@ coli_status coli__trunk_place(const coli__trunk *t, const coli__trunk_args *a)
         for (uint32_t i = 0; i < t->n; i++)
             if (x.placing[i].device >= 0)
                 copy_piece(&t->pieces[i], a->devices, (uint32_t)x.placing[i].device);
+        tell_unknown_names(t, a);
         tell(t, a, &x);
     }
     world_finish(&x);
