@@ -207,6 +207,9 @@ static bool take_value(const app_option *o, const char *text, app_settings *s)
     case APP_FLAG: // of a variable: 0 or 1
         *(bool *)field = !text || strcmp(text, "0") != 0;
         return !text || !*text || strcmp(text, "0") == 0 || strcmp(text, "1") == 0;
+    case APP_FLAG_NOT:
+        *(bool *)field = !text || strcmp(text, "0") == 0;
+        return !text || strcmp(text, "0") == 0 || strcmp(text, "1") == 0;
     case APP_TEXT:
         *(const char **)field = text;
         return *text || strcmp(o->arg, "TEXT") == 0; // no path and no format is empty
@@ -240,6 +243,7 @@ char *app_value_text(const app_settings *s, app_option_id id)
     const void *field = (const char *)s + app_options[id].offset;
     switch (app_options[id].kind) {
     case APP_FLAG:
+    case APP_FLAG_NOT:
         return app_format("%s", *(const bool *)field ? "on" : "off");
     case APP_TEXT:
     case APP_CHOICE:
@@ -353,7 +357,8 @@ static int bad_value(const char *name, const char *before, const app_option *o, 
 {
     char range[128];
     app_range_text(o, false, range, sizeof range);
-    if (o->kind == APP_FLAG) snprintf(range, sizeof range, "1 or 0"); // of a variable
+    if (o->kind == APP_FLAG || o->kind == APP_FLAG_NOT)
+        snprintf(range, sizeof range, "1 or 0"); // of a variable
     app_error("%s%s: expected %s, found \"%s\"", before, name, range, text);
     if (o->kind == APP_CHOICE) {
         app_nearest n = {.word = text};

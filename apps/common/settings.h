@@ -39,7 +39,8 @@ typedef enum app_option_id {
     APP_OPT_BACKEND_OPTIONS,
     APP_OPT_DEVICES,
     APP_OPT_VRAM,
-    APP_OPT_VRAM_TRUNK,
+    APP_OPT_PLACE,
+    APP_OPT_NO_TRUNK_PROBE,
     APP_OPT_HEAT,
     APP_OPT_HEAT_READONLY,
     APP_OPT_REPLAN,
@@ -137,7 +138,8 @@ typedef struct app_settings {
     uint32_t threads, ctx, chunk;
     const char *backend, *backend_path, *backend_options, *devices;
     app_vram vram;
-    bool vram_trunk;
+    const char *place;
+    bool no_trunk_probe;
     const char *heat;
     bool heat_readonly, replan;
     uint32_t replan_max, replan_with, layer_split;
@@ -172,6 +174,7 @@ typedef struct app_settings {
 
 typedef enum app_kind {
     APP_FLAG,
+    APP_FLAG_NOT, // its variable says the opposite: 0 sets the flag
     APP_TEXT,
     APP_CHOICE,
     APP_SET, // of choices, "a,b": one bit each in an uint32_t, the first choice's is 1

@@ -90,7 +90,6 @@ typedef struct coli_model_opts {
     uint32_t vram_unit;          /* coli_vram_unit */
     uint32_t backend_wait_ms;    /* a device that takes longer is given up; 0: 10,000 */
     double vram;
-    bool vram_trunk; /* the dense matrices go to the first device, before the experts */
     void (*note)(void *user, const char *line); /* which devices are used and how; NULL: nobody asks */
     coli_progress_fn progress;                  /* of copying experts to devices */
     void *user;                                 /* of both */
@@ -112,6 +111,11 @@ typedef struct coli_model_opts {
                              stay; 0: the library's choice */
     bool no_pilot;        /* do not guess which experts the next layer will use, to read them early */
     uint32_t replan_with; /* coli_replan_with, added up; anything but 0 implies replan */
+    /* Which of the dense matrices devices hold: "auto" or NULL (those worth more than the experts in
+     * their place, if the device is faster), "off", "all" (what fits, before the experts), or a list
+     * like "lmhead=0;dnproj=0:20+1:20;experts=all" (docs/devices.md). */
+    const char *place;
+    bool no_trunk_probe; /* auto: do not try whether a device is faster than the processor */
 } coli_model_opts;
 
 /* Open a container directory (docs/formats/container.md).  The weights are mapped, not read.
@@ -183,6 +187,7 @@ typedef struct coli_backend_stats {
     uint64_t n_replan_planned, n_replan_done, n_replan_pending, n_replan_skipped;
     /* As the devices measured (the fake one: as a real one would have taken), ms. */
     double upload_ms, to_device_ms, kernel_ms, to_host_ms;
+    uint64_t n_matrix_off; /* of n_matrix: a device failed to compute with them, so it is not asked again */
 } coli_backend_stats;
 /* Waits for the chunk that a session is computing. */
 COLI_API coli_status coli_model_get_backend_stats(const coli_model *model, coli_backend_stats *out);

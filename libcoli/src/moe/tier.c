@@ -36,6 +36,7 @@
 #include "../base/memory.h"
 #include "../base/threads.h"
 #include "home.h"
+#include "place.h"
 
 enum { RING = 48 }; // copies queued on a device
 
@@ -81,6 +82,7 @@ struct coli__tier {
     uint32_t n_index;
     bool starts_empty, home_by_layer, measures;
     uint32_t layer_split;
+    uint32_t usable; // bit i: device i may hold experts
 
     /* the computing thread's */
     uint8_t *place;          // (n_layer, n_expert) coli__place
@@ -399,7 +401,7 @@ static uint32_t list_devices(const coli__tier *t, uint8_t *list)
     uint32_t n = 0;
     for (int pass = 0; pass < 2 && n == 0; pass++)
         for (uint32_t i = 0; i < coli__devices_n(t->devices); i++)
-            if (may_hold(t, i, layer_of(t, 0)) &&
+            if (t->usable >> i & 1 && may_hold(t, i, layer_of(t, 0)) &&
                 (pass == 1 || (coli__device_alive(coli__devices_at(t->devices, i)) &&
                                coli__devices_room(t->devices, i) >= t->slot_bytes)))
                 list[n++] = (uint8_t)i;
@@ -443,9 +445,8 @@ static coli_status find_homes(coli__tier *t)
 
 /* -- filling ----------------------------------------------------------------------------------- */
 
-/* Room for how many experts on each device: of those wanted, the share of the experts whose home it
- * is. */
-static void find_room(coli__tier *t)
+/* Of the experts wanted, each device's share: by how many have their home there. */
+static void find_shares(const coli__tier *t, uint32_t *share)
 {
     const uint64_t n = (uint64_t)t->n_layer * t->n_expert;
     const uint64_t wanted = coli__devices_wanted(t->devices, n);
@@ -453,11 +454,19 @@ static void find_room(coli__tier *t)
     for (uint64_t id = 0; id < n; id++)
         if (t->home[id] != COLI__NO_HOME) n_home[t->home[id]]++;
     for (uint32_t i = 0; i < coli__devices_n(t->devices); i++) {
-        const uint64_t fit = coli__devices_room(t->devices, i) / t->slot_bytes;
         const uint64_t after = before + n_home[i];
-        const uint64_t share = wanted * after / n - wanted * before / n; // they add up to `wanted`
-        t->room[i] = (uint32_t)(fit < share ? fit : share);
+        share[i] = (uint32_t)(wanted * after / n - wanted * before / n); // they add up to `wanted`
         before = after;
+    }
+}
+
+/* Room for how many experts on each device. */
+static void find_room(coli__tier *t)
+{
+    find_shares(t, t->room);
+    for (uint32_t i = 0; i < coli__devices_n(t->devices); i++) {
+        const uint64_t fit = coli__devices_room(t->devices, i) / t->slot_bytes;
+        if (fit < t->room[i]) t->room[i] = (uint32_t)fit;
     }
 }
 
@@ -529,8 +538,30 @@ coli_status coli__tier_fill(coli__tier *t, const uint32_t *stored)
     coli__free(keys);
     coli__free(ids);
     if (status != COLI_OK) return status;
-    return coli__devices_placed(t->devices, t->n_resident, n, t->home[0] == COLI__NO_HOME,
-                                t->starts_empty);
+    return coli__devices_placed(t->devices, t->n_resident, n,
+                                t->usable && t->home[0] == COLI__NO_HOME, t->starts_empty);
+}
+
+/* -- what the trunk competes with -------------------------------------------------------------- */
+
+void coli__tier_slot(const coli__tier *t, uint64_t *slot_bytes, uint64_t *expert_bytes)
+{
+    *slot_bytes = t ? t->slot_bytes : 0;
+    *expert_bytes = t ? layer_of(t, 0)->block_bytes : 0;
+}
+
+coli_status coli__tier_chances(coli__tier *t, uint32_t device, uint32_t n_used,
+                               const uint32_t *heat, double **p, uint32_t *n)
+{
+    *n = 0;
+    *p = coli__calloc((size_t)t->n_layer * t->n_expert, sizeof **p);
+    if (!*p) return COLI_E_NOMEM;
+    COLI_TRY(find_homes(t)); // once more when the trunk has taken its room
+    uint32_t share[COLI__MAX_DEVICE];
+    find_shares(t, share);
+    *n = coli__place_chances(t->n_layer, t->n_expert, n_used, t->home, device, heat, *p);
+    if (share[device] < *n) *n = share[device];
+    return COLI_OK;
 }
 
 /* -- create ------------------------------------------------------------------------------------ */
@@ -599,6 +630,7 @@ coli_status coli__tier_create(coli__devices *devices, const coli__container *con
     t->starts_empty = opts->starts_empty;
     t->home_by_layer = opts->home_by_layer || opts->layer_split > 0;
     t->layer_split = opts->layer_split;
+    t->usable = opts->devices;
     const coli_status status = build(t, opts);
     if (status != COLI_OK) {
         coli__tier_destroy(t);

@@ -17,12 +17,13 @@
 typedef struct coli__tier coli__tier;
 
 typedef struct coli__tier_opts {
-    bool replan;          // re-plan from each prompt's routing
-    uint32_t replan_with; // COLI__STEER_*
-    int32_t replan_cap;   // swaps per layer and prompt
-    bool starts_empty;    // an expert is uploaded when it is first used
-    bool home_by_layer;   // else by expert (home.h)
-    uint32_t layer_split; // by layer: so many are the first device's, of two; 0: by allowance
+    bool replan;              // re-plan from each prompt's routing
+    uint32_t replan_with;     // COLI__STEER_*
+    int32_t replan_cap;       // swaps per layer and prompt
+    bool starts_empty;        // an expert is uploaded when it is first used
+    bool home_by_layer;       // else by expert (home.h)
+    uint32_t layer_split;     // by layer: so many are the first device's, of two; 0: by allowance
+    uint32_t devices;         // bit i: device i may hold experts
     const coli__store *store; // copies read experts through it; NULL: they are mapped
 } coli__tier_opts;
 
@@ -31,6 +32,16 @@ coli_status coli__tier_create(coli__devices *devices, const coli__container *con
                               const coli__tier_opts *opts, coli__tier **out);
 /* Ends the copies: what is queued is not begun any more. */
 void coli__tier_destroy(coli__tier *tier);
+
+/* What the trunk competes with (place.h), before the tier is filled.
+ *   slot_bytes    memory of one expert on a device
+ *   expert_bytes  of it, what is read
+ * Both are 0 without experts. */
+void coli__tier_slot(const coli__tier *tier, uint64_t *slot_bytes, uint64_t *expert_bytes);
+/* The experts that a device would hold if it had room for them: how likely a token uses each, highest
+ * first.  *p is the caller's to free (coli__free). */
+coli_status coli__tier_chances(coli__tier *tier, uint32_t device, uint32_t n_used,
+                               const uint32_t *heat, double **p, uint32_t *n);
 
 /* Fill the devices with what their allowance leaves, or leave that for later (starts_empty).
  *   heat  (n_layer, n_expert) of earlier runs, by layers with experts; NULL: none
