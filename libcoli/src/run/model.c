@@ -164,16 +164,37 @@ static coli_status try_heat_path(coli_model *m, const char *path, coli__heat_fil
     return m->heat_path ? COLI_OK : COLI_E_NOMEM;
 }
 
-static coli_status fill_devices(coli_model *m, const coli_model_opts *o)
+static bool is_on_device(void *ctx, const coli__ct_experts *layer, uint32_t expert)
 {
-    if (o->heat && !m->tier && o->note)
-        o->note(o->user, "no device is used, so the heat file has no effect and learns nothing");
+    coli__slot slot;
+    return coli__tier_find(ctx, layer, expert, &slot);
+}
+
+static coli_status fill_store(coli_model *m, const coli_model_opts *o, const uint32_t *heat)
+{
+    const coli__store_start start = {.heat = heat,
+                                     .pin_bytes = o->pin_bytes,
+                                     .is_elsewhere = m->tier ? is_on_device : NULL,
+                                     .ctx = m->tier,
+                                     .progress = o->progress,
+                                     .user = o->user};
+    return coli__store_begin(m->store, &start);
+}
+
+/* Devices and memory, by what earlier runs learned. */
+static coli_status fill(coli_model *m, const coli_model_opts *o)
+{
+    const bool learns = m->tier || m->store;
+    if (o->heat && !learns && o->note)
+        o->note(o->user, "no device is used and memory has all experts, so the heat file has no "
+                         "effect and learns nothing");
     coli__heat_file heat = {0};
     coli_status status = COLI_OK;
-    if (o->heat && m->tier) status = read_heat(m, o->heat, &heat);
+    if (o->heat && learns) status = read_heat(m, o->heat, &heat);
     if (status == COLI_OK) status = coli__tier_fill(m->tier, heat.count);
+    if (status == COLI_OK) status = fill_store(m, o, heat.count);
     m->heat_tokens = heat.n_token;
-    if (status == COLI_OK && o->heat && m->tier && !o->heat_readonly)
+    if (status == COLI_OK && o->heat && learns && !o->heat_readonly)
         status = try_heat_path(m, o->heat, &heat);
     coli__heat_file_finish(&heat);
     return status;
@@ -184,8 +205,11 @@ static coli_status write_heat(const coli_model *m)
 {
     coli__heat_file f;
     COLI_TRY(new_heat(m, &f));
-    memcpy(f.count, coli__tier_heat(m->tier), (size_t)f.n_layer * f.n_expert * sizeof *f.count);
-    f.n_token = m->heat_tokens + coli__tier_n_tick(m->tier);
+    // tier and store count the same uses
+    const uint32_t *heat = m->tier ? coli__tier_heat(m->tier) : coli__store_heat(m->store);
+    const uint64_t n_tick = m->tier ? coli__tier_n_tick(m->tier) : coli__store_n_tick(m->store);
+    memcpy(f.count, heat, (size_t)f.n_layer * f.n_expert * sizeof *f.count);
+    f.n_token = m->heat_tokens + n_tick;
     const coli_status status = coli__heat_file_write(m->heat_path, &f);
     coli__heat_file_finish(&f);
     return status;
@@ -231,7 +255,7 @@ static coli_status open_parts(coli_model *m, const char *dir, const coli_model_o
     COLI_TRY(describe(m, dir));
     COLI_TRY(coli__companions_read(dir, coli__container_config(m->container), m->shape.n_vocab,
                                    &m->beside));
-    COLI_TRY(fill_devices(m, o));
+    COLI_TRY(fill(m, o));
     return coli__pool_create(o->n_threads, &m->pool);
 }
 

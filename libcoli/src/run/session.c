@@ -191,7 +191,10 @@ static coli_status forward(coli_session *s, const coli__forward_args *args, chun
     const coli_status status = m->engine->forward(s->state, m->pool, args);
     coli__pool_phase(m->pool, 0, COLI_PHASE_OUTSIDE);
     coli__fp_leave(fp);
-    if (kind.ends) coli__tier_prompt_ends(m->tier);
+    if (kind.ends) {
+        coli__tier_prompt_ends(m->tier);
+        coli__store_prompt_ends(m->store);
+    }
     pthread_mutex_unlock(&m->mu);
     if (status != COLI_OK) {
         coli_session_reset(s);
