@@ -17,4 +17,13 @@ if [ ! -d "$WINEPREFIX/drive_c" ]; then # takes some seconds, and says something
         exit 1
     }
 fi
-exec "$wine" "${@:2}"
+if [ -t 0 ]; then exec "$wine" "${@:2}"; fi # a program at a console gets its signals itself
+# On a busy machine wine now and then gives up before it has started the program, without a word and in no
+# time: no program could have begun and ended so soon.
+for try in 1 2 3; do
+    begin=${EPOCHREALTIME/./} code=0
+    "$wine" "${@:2}" || code=$?
+    if [ $code = 0 ] || [ $((${EPOCHREALTIME/./} - begin)) -ge 15000 ]; then break; fi
+    echo "$2: exit code $code, try $try" >>"$WINEPREFIX/not-started.log"
+done
+exit $code

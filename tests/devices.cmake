@@ -17,9 +17,11 @@ endfunction()
 coli_test(lane_test unit)
 foreach(backend fake vulkan cudaemu)
     coli_device_test(placement prop ${backend})
+    coli_device_test(p1 prop ${backend})
     coli_device_test(device_fault fault ${backend})
     if(TARGET backend_${backend}) # what a call that hangs may touch is left behind, as it must be
-        set_tests_properties(fault.device_fault_${backend} PROPERTIES ENVIRONMENT ASAN_OPTIONS=detect_leaks=0)
+        set_tests_properties(prop.p1_${backend} fault.device_fault_${backend}
+            PROPERTIES ENVIRONMENT ASAN_OPTIONS=detect_leaks=0)
     endif()
 endforeach()
 
@@ -30,4 +32,5 @@ if(TARGET wrong_SEQUENTIAL)
     add_dependencies(devices_test wrong_SEQUENTIAL)
 endif()
 coli_device_test(tier_prop prop fake)
+coli_device_test(tier_test unit fake)
 coli_device_test(store_placement prop fake)

@@ -1,6 +1,10 @@
 # Heat, the plans that follow from it, and the file that keeps it.
 coli_test(heat_test unit)
 coli_test(plan_test unit)
+coli_test(home_test unit)
+coli_test(place_test unit)
+coli_test(place_prop prop)
+coli_test(budget_test unit)
 coli_test(replan_test unit)
 coli_test(heat_file_test unit)
 coli_fuzz(heat)

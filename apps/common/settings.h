@@ -44,6 +44,9 @@ typedef enum app_option_id {
     APP_OPT_HEAT_READONLY,
     APP_OPT_REPLAN,
     APP_OPT_REPLAN_MAX,
+    APP_OPT_NO_WARMSTART,
+    APP_OPT_HOME,
+    APP_OPT_LAYER_SPLIT,
     APP_OPT_DEVICE,
     APP_OPT_ONLY,
     /* what is said */
@@ -134,7 +137,9 @@ typedef struct app_settings {
     bool vram_trunk;
     const char *heat;
     bool heat_readonly, replan;
-    uint32_t replan_max;
+    uint32_t replan_max, layer_split;
+    bool no_warmstart;
+    const char *home;
     uint32_t device;
     const char *only;
     const char *system;

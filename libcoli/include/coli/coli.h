@@ -60,6 +60,12 @@ typedef enum coli_vram_unit {
     COLI_VRAM_PERCENT /* as many as vram percent of the routed experts need */
 } coli_vram_unit;
 
+/* Where experts live when there are several devices (docs/devices.md). */
+typedef enum coli_home {
+    COLI_HOME_EXPERT, /* each layer is spread over the devices */
+    COLI_HOME_LAYER   /* all experts of a layer are on one device; layers in the devices' order */
+} coli_home;
+
 typedef struct coli_model_opts {
     uint32_t struct_size;
     uint32_t n_threads; /* compute threads, the caller's included; 0: one per usable processor */
@@ -85,6 +91,10 @@ typedef struct coli_model_opts {
     bool heat_readonly; /* do not write it */
     bool replan;        /* each prompt's own routing decides, from its prefill on */
     uint32_t replan_max; /* swaps per layer and prompt; 0: 24 */
+    bool no_warmstart;   /* fill nothing at the start: experts are copied when they are first used */
+    uint32_t home;       /* coli_home */
+    uint32_t layer_split; /* COLI_HOME_LAYER on two devices: the first has so many layers; 0: shares of
+                             the layers as those of the memory.  E_INVALID when it does not fit */
     /* Memory (docs/memory.md).  Where it is less than the model needs, only some of the routed experts
      * are kept in it, and the others are read from the file when they are used. */
     uint64_t ram_bytes;   /* that the model may take; 0: what is available */

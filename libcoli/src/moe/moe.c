@@ -216,6 +216,24 @@ coli_status coli__moe_create(const coli__moe_layer *layers, uint32_t n_layer,
     return COLI_OK;
 }
 
+uint64_t coli__moe_bytes(const coli__moe_layer *layers, uint32_t n_layer, uint32_t n_expert_used,
+                         uint32_t max_tok, uint32_t n_worker)
+{
+    const coli__moe *m = NULL; // for the sizes of its numbers
+    const coli__ct_experts *e = layers[0].experts;
+    uint32_t inner, shared;
+    const uint32_t x = forms_of_layers(layers, n_layer, &inner, &shared);
+    const uint64_t n_pair = (uint64_t)max_tok * n_expert_used;
+    const uint64_t per_row = e->n_expert * sizeof *m->logits + sizeof *m->shared_w;
+    const uint64_t per_pair =
+        sizeof *m->ids + sizeof *m->w + sizeof *m->pair_row + sizeof *m->pair_of;
+    return coli__acts_bytes(max_tok, e->d_model, x) +
+           coli__acts_bytes((uint32_t)n_pair, e->d_ff, inner) +
+           coli__acts_bytes(max_tok, layers[0].shared_gate.n_out, shared) + max_tok * per_row +
+           n_pair * per_pair + ((uint64_t)e->n_expert + 1) * (sizeof *m->n_of + sizeof *m->runs) +
+           n_worker * (n_pair + max_tok) * TILE * sizeof *m->tile;
+}
+
 void coli__moe_destroy(coli__moe *m)
 {
     if (!m) return;
@@ -877,7 +895,7 @@ coli_status coli__moe_run(coli__moe *m, const coli__moe_layer *layer, coli__pool
         return status;
     }
     count_rows(m);
-    coli__tier_used(m->tier, layer->experts, m->ids, m->n_pair);
+    coli__tier_used(m->tier, layer->experts, m->ids, n_tok, m->n_used);
     coli__store_used(m->store, layer->experts, m->ids, m->n_pair);
 
     if (bad == UINT32_MAX) return COLI_OK;

@@ -37,6 +37,9 @@ coli_status coli__moe_create(const coli__moe_layer *layers, uint32_t n_layer,
                              const coli__kernels *kernels, coli__tier *tier, coli__store *store,
                              coli__moe **out);
 void coli__moe_destroy(coli__moe *moe);
+/* Bytes that create takes for this, without what travels to devices. */
+uint64_t coli__moe_bytes(const coli__moe_layer *layers, uint32_t n_layer, uint32_t n_expert_used,
+                         uint32_t max_tok, uint32_t n_worker);
 
 /* Row t of the layer's input (d_model numbers), to be written before coli__moe_route(t). */
 float *coli__moe_input(coli__moe *moe, uint32_t t);

@@ -3,19 +3,6 @@
 
 #include <stdlib.h>
 
-uint32_t coli__store_cap(const coli__store_budget *a, bool *fits)
-{
-    // 0.88 of it in integers, without leaving 64 bits
-    const uint64_t spare = a->available_bytes / 100 * 88 + a->available_bytes % 100 * 88 / 100;
-    uint64_t left = spare;
-    if (a->ram_bytes > 0)
-        left = a->ram_bytes > a->resident_bytes ? a->ram_bytes - a->resident_bytes : 0;
-    const uint64_t cap = a->slot_bytes ? left / a->slot_bytes : a->n_expert;
-    if (fits) *fits = cap >= 1;
-    if (cap < 1) return 1;
-    return cap < a->n_expert ? (uint32_t)cap : a->n_expert;
-}
-
 uint64_t coli__store_pin_budget(uint64_t available_bytes, uint64_t n_use)
 {
     enum { FEWEST = 5000, FULL = 200000, LEAST_BYTES = 500000000 };

@@ -6,8 +6,9 @@
 
 #include "../../include/coli/exact.h"
 #include "../base/memory.h"
+#include "../moe/budget.h"
 #include "../moe/heat_file.h"
-#include "../moe/store_plan.h"
+#include "session.h"
 #include "api.h"
 
 const char *coli_version(void)
@@ -94,18 +95,34 @@ static uint64_t trunk_bytes(const coli__container *c)
     return sum;
 }
 
-/* Slots of each layer; as many as there are experts where all of them fit. */
-static uint32_t choose_n_slot(const coli_model *m, const coli_model_opts *o)
+/* Trunk and one sequence as coli_session_create makes it. */
+static coli_status resident_bytes(const coli_model *m, const coli_model_opts *o, uint64_t *out)
 {
-    const uint64_t trunk = trunk_bytes(m->container), available = coli__memory_available();
-    const coli__store_budget ask = {
-        .ram_bytes = o->ram_bytes,
-        .available_bytes = available > trunk ? available - trunk : 0, // none of it is there yet
-        .resident_bytes = trunk,
-        .slot_bytes = coli__store_slot_bytes(m->container),
-        .n_expert = coli__container_experts(m->container, 0)->n_expert};
-    if (o->ram_bytes == 0 && available == 0) return ask.n_expert; // the system does not tell
-    return coli__store_cap(&ask, NULL);
+    coli_session_opts session = {.struct_size = sizeof session};
+    coli__state_bytes state;
+    const uint32_t n_worker = o->n_threads ? o->n_threads : coli__n_processor();
+    COLI_TRY(coli__session_bytes(m, &session, n_worker, &state));
+    *out = trunk_bytes(m->container);
+    const uint64_t parts[] = {state.kv, state.state, state.scratch};
+    for (int i = 0; i < 3; i++)
+        if (!coli__add(*out, parts[i], out)) *out = UINT64_MAX;
+    return COLI_OK;
+}
+
+/* How many experts of each layer memory holds. */
+static coli_status plan_memory(const coli_model *m, const coli_model_opts *o, coli__ram_budget *out)
+{
+    const uint64_t available = coli__memory_available(),
+                   slots = coli__store_slot_bytes(m->container);
+    coli__ram_ask ask = {.ram_bytes = o->ram_bytes,
+                         .n_layer = coli__container_n_expert_layer(m->container),
+                         .n_expert = coli__container_experts(m->container, 0)->n_expert};
+    COLI_TRY(resident_bytes(m, o, &ask.resident_bytes));
+    ask.slot_bytes = slots ? (slots + ask.n_layer - 1) / ask.n_layer : UINT64_MAX;
+    ask.free_bytes = available > ask.resident_bytes ? available - ask.resident_bytes : 0;
+    if (available == 0) ask.free_bytes = COLI__BUDGET_UNKNOWN;
+    *out = coli__budget_ram(&ask);
+    return COLI_OK;
 }
 
 static coli_status open_store(coli_model *m, const coli_model_opts *o)
@@ -116,19 +133,27 @@ static coli_status open_store(coli_model *m, const coli_model_opts *o)
         return coli__fail(COLI_E_INVALID,
                           "%u experts of each layer in memory, of %u that there are",
                           o->ram_experts, n_expert);
-    const uint32_t n_slot = o->ram_experts ? o->ram_experts : choose_n_slot(m, o);
-    if (n_slot == n_expert && !o->ram_experts) return COLI_OK;
-    const coli__store_opts opts = {.n_slot = n_slot, .guesses = !o->no_pilot};
-    return coli__store_create(m->container, &opts, &m->store);
+    coli__ram_budget budget;
+    COLI_TRY(plan_memory(m, o, &budget));
+    if (budget.holds_all && !o->ram_experts) return COLI_OK;
+    const coli__store_opts opts = {.n_slot = o->ram_experts ? o->ram_experts : budget.cap,
+                                   .guesses = !o->no_pilot};
+    COLI_TRY(coli__store_create(m->container, &opts, &m->store));
+    return coli__tier_read_from(m->tier, m->store);
 }
 
 /* -- devices and heat -------------------------------------------------------------------------- */
 
 static coli_status open_devices(coli_model *m, const coli_model_opts *o)
 {
+    if (o->home > COLI_HOME_LAYER)
+        return coli__fail(COLI_E_INVALID, "coli_model_opts: home: expected a coli_home, found %u",
+                          o->home);
     COLI_TRY(coli__devices_open(o, m->container, &m->devices));
-    const coli__tier_opts opts = {.store = m->store,
-                                  .replan = o->replan,
+    const coli__tier_opts opts = {.replan = o->replan,
+                                  .starts_empty = o->no_warmstart,
+                                  .home_by_layer = o->home == COLI_HOME_LAYER,
+                                  .layer_split = o->layer_split,
                                   .replan_cap = o->replan_max == 0 ? COLI__PLAN_CAP
                                                 : o->replan_max > INT32_MAX
                                                     ? INT32_MAX
@@ -247,11 +272,11 @@ static coli_status open_parts(coli_model *m, const char *dir, const coli_model_o
         return coli__fail(COLI_E_UNSUPPORTED,
                           "%s: made for the engine \"%s\", which this version lacks", dir,
                           coli__container_engine(m->container));
-    COLI_TRY(open_store(m, o));
     COLI_TRY(open_devices(m, o));
     COLI_TRY(m->engine->open(coli__container_config(m->container), m->container, m->kernels,
-                             m->tier, m->store, &m->weights));
+                             m->tier, &m->weights));
     m->engine->shape(m->weights, &m->shape);
+    COLI_TRY(open_store(m, o));
     COLI_TRY(describe(m, dir));
     COLI_TRY(coli__companions_read(dir, coli__container_config(m->container), m->shape.n_vocab,
                                    &m->beside));

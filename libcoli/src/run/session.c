@@ -46,6 +46,19 @@ static coli_status check_opts(const coli_model *m, const coli_session_opts *o, u
     return COLI_OK;
 }
 
+coli_status coli__session_bytes(const coli_model *m, coli_session_opts *opts, uint32_t n_worker,
+                                coli__state_bytes *out)
+{
+    COLI_TRY(check_opts(m, opts, &opts->n_ctx, &opts->n_chunk));
+    m->engine->state_bytes(m->weights, opts->n_ctx, opts->n_chunk, n_worker, out);
+    const coli_session *s = NULL; // for the sizes of its numbers
+    out->scratch +=
+        opts->n_ctx * (uint64_t)sizeof *s->ids +
+        m->shape.n_vocab * (uint64_t)(sizeof *s->logits + sizeof *s->seen + sizeof *s->made) +
+        coli__sample_scratch_bytes(m->shape.n_vocab);
+    return COLI_OK;
+}
+
 static size_t longest_token(const coli_model *m)
 {
     size_t longest = 0, n;
@@ -72,7 +85,7 @@ static coli_status allocate(coli_session *s)
 {
     const coli_model *m = s->m;
     COLI_TRY(m->engine->state_create(m->weights, s->n_ctx, s->n_chunk, coli__pool_n_worker(m->pool),
-                                     &s->state));
+                                     m->store, &s->state));
     s->ids = coli__calloc(s->n_ctx, sizeof *s->ids);
     s->logits = coli__alloc64((size_t)m->shape.n_vocab * sizeof(float));
     s->seen = coli__calloc(m->shape.n_vocab, sizeof *s->seen);
