@@ -296,6 +296,7 @@ static int run(const app_settings *s)
     app_banner(&engine);
     code = s->ppl ? measure_perplexity(s, &engine) : measure_ids(s, &engine);
     app_device_footer(&engine);
+    app_store_footer(&engine);
     app_close(&engine);
     return code;
 }

@@ -38,8 +38,3 @@ uint64_t coli__store_score(uint32_t heat, uint64_t age)
 {
     return (uint64_t)heat * 256 + (age < 255 ? 255 - age : 0);
 }
-
-bool coli__store_beats(uint64_t newcomer, uint64_t victim)
-{
-    return 4 * newcomer > 5 * victim + 4 * 1024; // both are below 2^41
-}

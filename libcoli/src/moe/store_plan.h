@@ -5,7 +5,6 @@
 #ifndef COLI_MOE_STORE_PLAN_H
 #define COLI_MOE_STORE_PLAN_H
 
-#include <stdbool.h>
 #include <stdint.h>
 
 /* -- pins -------------------------------------------------------------------------------------- */
@@ -29,7 +28,4 @@ uint32_t coli__store_n_pin(const coli__store_use *uses, uint32_t n, uint64_t bud
 
 /* Heat (uses, heat.h) before anything; then who was used last.  age: tokens since the last use. */
 uint64_t coli__store_score(uint32_t heat, uint64_t age);
-/* The newcomer must be better by a quarter and four uses. */
-bool coli__store_beats(uint64_t newcomer, uint64_t victim);
-
 #endif

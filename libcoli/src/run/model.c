@@ -6,7 +6,6 @@
 
 #include "../../include/coli/exact.h"
 #include "../base/memory.h"
-#include "../moe/budget.h"
 #include "../moe/heat_file.h"
 #include "session.h"
 #include "api.h"
@@ -110,7 +109,7 @@ static coli_status resident_bytes(const coli_model *m, const coli_model_opts *o,
 }
 
 /* How many experts of each layer memory holds. */
-static coli_status plan_memory(const coli_model *m, const coli_model_opts *o, coli__ram_budget *out)
+static coli_status plan_memory(coli_model *m, const coli_model_opts *o)
 {
     const uint64_t available = coli__memory_available(),
                    slots = coli__store_slot_bytes(m->container);
@@ -121,8 +120,33 @@ static coli_status plan_memory(const coli_model *m, const coli_model_opts *o, co
     ask.slot_bytes = slots ? (slots + ask.n_layer - 1) / ask.n_layer : UINT64_MAX;
     ask.free_bytes = available > ask.resident_bytes ? available - ask.resident_bytes : 0;
     if (available == 0) ask.free_bytes = COLI__BUDGET_UNKNOWN;
-    *out = coli__budget_ram(&ask);
+    m->ram = coli__budget_ram(&ask);
+    m->resident_bytes = ask.resident_bytes;
     return COLI_OK;
+}
+
+/* "RAM: 3.20 GB for experts: 70 of 256 in each layer, 12 of all layers stay; ..." */
+static void say_what_is_in_memory(const coli_model *m, const coli_model_opts *o)
+{
+    if (!o->note || !m->store) return;
+    coli_store_stats s = {.struct_size = sizeof s};
+    coli__store_stats(m->store, &s);
+    char pinned[64] = "", why[96] = "asked for";
+    if (s.n_pinned > 0) snprintf(pinned, sizeof pinned, ", %u of all layers stay", s.n_pinned);
+    if (!o->ram_experts)
+        snprintf(why, sizeof why, "%.2f GB %s", (double)m->ram.budget_bytes * 1e-9,
+                 o->ram_bytes ? "were allowed" : "can be taken now");
+    char line[400];
+    snprintf(line, sizeof line,
+             "RAM: %.2f GB for experts: %u of %u in each layer%s; %.2f GB for the trunk and a "
+             "conversation (%s); the other experts are read when they are used",
+             (double)s.slot_bytes * 1e-9, s.n_slot,
+             coli__container_experts(m->container, 0)->n_expert, pinned,
+             (double)m->resident_bytes * 1e-9, why);
+    o->note(o->user, line);
+    if (m->ram.is_short && !o->ram_experts)
+        o->note(o->user, "that is less than the model needs even with one expert of each layer in "
+                         "memory: expect the system to swap");
 }
 
 static coli_status open_store(coli_model *m, const coli_model_opts *o)
@@ -133,10 +157,9 @@ static coli_status open_store(coli_model *m, const coli_model_opts *o)
         return coli__fail(COLI_E_INVALID,
                           "%u experts of each layer in memory, of %u that there are",
                           o->ram_experts, n_expert);
-    coli__ram_budget budget;
-    COLI_TRY(plan_memory(m, o, &budget));
-    if (budget.holds_all && !o->ram_experts) return COLI_OK;
-    const coli__store_opts opts = {.n_slot = o->ram_experts ? o->ram_experts : budget.cap,
+    COLI_TRY(plan_memory(m, o));
+    if (m->ram.holds_all && !o->ram_experts) return COLI_OK;
+    const coli__store_opts opts = {.n_slot = o->ram_experts ? o->ram_experts : m->ram.cap,
                                    .guesses = !o->no_pilot};
     COLI_TRY(coli__store_create(m->container, &opts, &m->store));
     return coli__tier_read_from(m->tier, m->store);
@@ -222,6 +245,7 @@ static coli_status fill(coli_model *m, const coli_model_opts *o)
     if (status == COLI_OK && o->heat && learns && !o->heat_readonly)
         status = try_heat_path(m, o->heat, &heat);
     coli__heat_file_finish(&heat);
+    if (status == COLI_OK) say_what_is_in_memory(m, o);
     return status;
 }
 
