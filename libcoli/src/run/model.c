@@ -305,6 +305,7 @@ static coli_status open_parts(coli_model *m, const char *dir, const coli_model_o
     COLI_TRY(coli__companions_read(dir, coli__container_config(m->container), m->shape.n_vocab,
                                    &m->beside));
     COLI_TRY(fill(m, o));
+    COLI_TRY(coli__container_check_whole(m->container));
     return coli__pool_create(o->n_threads, &m->pool);
 }
 

@@ -201,7 +201,9 @@ static coli_status forward(coli_session *s, const coli__forward_args *args, chun
     tell_before(m, kind);
     const coli__fp fp = coli__fp_enter();
     coli__pool_phase(m->pool, 0, COLI_PHASE_OTHER);
-    const coli_status status = m->engine->forward(s->state, m->pool, args);
+    coli_status status = m->engine->forward(s->state, m->pool, args);
+    const coli_status whole = coli__container_check_whole(m->container);
+    if (whole != COLI_OK) status = whole; // whatever else was found
     coli__pool_phase(m->pool, 0, COLI_PHASE_OUTSIDE);
     coli__fp_leave(fp);
     if (kind.ends) {
