@@ -100,7 +100,7 @@ const app_option app_options[APP_N_OPTION] = {
         APP_RENDER, "template of lines that name none"},
     [APP_OPT_SETTINGS] = {"settings", NULL, APP_FLAG, FIELD(settings), 0, 0, NULL, NULL, APP_INFO,
         "also every setting of `coli run`, its value and where it came from"},
-    [APP_OPT_JSON] = {"json", NULL, APP_FLAG, FIELD(json), 0, 0, NULL, NULL, APP_INFO | MEASURE | APP_BENCH | APP_BACKEND | APP_HEAT,
+    [APP_OPT_JSON] = {"json", NULL, APP_FLAG, FIELD(json), 0, 0, NULL, NULL, APP_RUN | APP_INFO | MEASURE | APP_BENCH | APP_BACKEND | APP_HEAT,
         "JSON instead of text"},
     [APP_OPT_EXPERTS] = {"experts", "FORMAT", APP_TEXT, FIELD(experts), 0, 0, NULL, "int4", APP_CONVERT | APP_SYNTH,
         "format of the routed experts: int4, int8, bf16 or f32, or in full, int4-g64-f16"},

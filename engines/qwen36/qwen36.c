@@ -1035,6 +1035,11 @@ static coli_status forward(void *p, coli__pool *pool, const coli__forward_args *
         if (status != COLI_OK) return coli__fail_in(status, "layer %u", c.layer);
         probe_moe(&c);
     }
+    if (args->work) {
+        const coli__moe_times times = coli__moe_take_times(s->moe);
+        args->work->moe_ns += times.moe_ns;
+        args->work->wait_ns += times.wait_ns;
+    }
     COLI_TRY(check_output(&c));
     if (args->logits_from < args->n_tok) COLI_TRY(logits(&c, args));
     s->pos += c.n_tok;

@@ -87,6 +87,8 @@ struct coli__moe {
     source *join_source; // (max_tok) of a row's joined sum; HOST: joined here
     uint32_t *terms;     // (n_used)
 
+    coli__moe_times times; // the caller's, who is worker 0
+
     /* per worker */
     float *tile; // (n_worker, max_tok * (n_used + 1), TILE)
 };
@@ -540,6 +542,16 @@ static void join_row(const coli__moe *m, uint32_t t, uint32_t first, uint32_t n,
     }
 }
 
+/* The same from an item; the caller's own waiting is timed. */
+static bool wait_in_item(coli__moe *m, uint32_t worker, const coli_bk_result **results)
+{
+    if (worker != 0) return wait_for_groups(m, results);
+    const uint64_t start_ns = coli__clock_ns();
+    const bool good = wait_for_groups(m, results);
+    m->times.wait_ns += coli__clock_ns() - start_ns;
+    return good;
+}
+
 static void outer_item(void *ctx, uint32_t item, uint32_t worker)
 {
     const job *j = ctx;
@@ -572,7 +584,7 @@ static void outer_item(void *ctx, uint32_t item, uint32_t worker)
     const coli_bk_result *results[COLI__MAX_DEVICE];
     if (m->n_held > 0) {
         coli__pool_phase(j->pool, worker, COLI_PHASE_WAITING);
-        if (!wait_for_groups(m, results)) return;
+        if (!wait_in_item(m, worker, results)) return;
     }
     coli__pool_phase(j->pool, worker, COLI_PHASE_EXPERTS);
     for (uint32_t t = 0; t < j->n_tok; t++) {
@@ -615,9 +627,17 @@ static void count_rows(const coli__moe *m)
     coli__devices_count(m->devices, m->n_pair - n_host, n_host, 0);
 }
 
+coli__moe_times coli__moe_take_times(coli__moe *m)
+{
+    const coli__moe_times times = m->times;
+    m->times = (coli__moe_times){0};
+    return times;
+}
+
 coli_status coli__moe_run(coli__moe *m, const coli__moe_layer *layer, coli__pool *pool,
                           uint32_t n_tok, uint32_t pos, float *h)
 {
+    const uint64_t start_ns = coli__clock_ns();
     bucket(m, n_tok);
     start_groups(m, layer, n_tok);
     job j = {.m = m,
@@ -631,6 +651,7 @@ coli_status coli__moe_run(coli__moe *m, const coli__moe_layer *layer, coli__pool
     if (m->n_held > 0) finish_groups(&j);
     count_rows(m);
     coli__tier_used(m->tier, layer->experts, m->ids, n_tok, m->n_used);
+    m->times.moe_ns += coli__clock_ns() - start_ns;
 
     const unsigned bad = atomic_exchange(&m->first_bad, UINT32_MAX);
     if (bad == UINT32_MAX) return COLI_OK;
