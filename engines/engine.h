@@ -13,6 +13,7 @@
 
 struct coli__container;
 struct coli__tier;
+struct coli__store;
 
 /* What forward reports besides logits; every pointer may be NULL. */
 typedef struct coli__probe {
@@ -59,10 +60,11 @@ typedef struct coli__engine {
     bool (*claims)(const json_t *config);
     /* Check the config and list the tensors it implies. */
     coli_status (*describe)(const json_t *config, coli__model_spec *out);
-    /* Bind a container's tensors, and offer those that the tier's devices may multiply (it may be
-     * NULL).  Container and tier outlive the engine's model. */
+    /* Bind a container's tensors, and offer those that the tier's devices may multiply.  Container,
+     * tier and store outlive the engine's model; the last two may be NULL. */
     coli_status (*open)(const json_t *config, const struct coli__container *container,
-                        const coli__kernels *kernels, struct coli__tier *tier, void **out);
+                        const coli__kernels *kernels, struct coli__tier *tier,
+                        struct coli__store *store, void **out);
     void (*close)(void *model);
     void (*shape)(const void *model, coli__shape *out);
     /* A sequence's state, with scratch for chunks of up to max_chunk rows and n_worker workers. */

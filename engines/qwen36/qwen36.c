@@ -69,6 +69,7 @@ typedef struct model {
     qwen36_dims dims;
     const coli__kernels *k;
     coli__tier *tier;
+    coli__store *store;
     layer *layers;        // (n_layer)
     coli__moe_layer *moe; // (n_layer)
     coli__mat embed, head;
@@ -282,13 +283,15 @@ static void offer_matrices(const model *m)
 }
 
 static coli_status model_open(const json_t *config, const coli__container *container,
-                              const coli__kernels *kernels, coli__tier *tier, void **out)
+                              const coli__kernels *kernels, coli__tier *tier, coli__store *store,
+                              void **out)
 {
     *out = NULL;
     model *m = coli__calloc(1, sizeof *m);
     if (!m) return COLI_E_NOMEM;
     m->k = kernels;
     m->tier = tier;
+    m->store = store;
     coli_status status = qwen36_read_dims(config, &m->dims);
     if (status == COLI_OK) status = model_bind(m, container);
     if (status != COLI_OK) {
@@ -457,7 +460,7 @@ static coli_status state_allocate(state *s)
     COLI_TRY(coli__acts_init(&s->mixed, s->max_tok, d->n_head * d->d_head, mixed));
     COLI_TRY(coli__acts_init(&s->mixed_dn, s->max_tok, d->n_v_head * d->d_v, mixed_dn));
     COLI_TRY(coli__moe_create(s->m->moe, d->n_layer, d->n_expert_used, s->max_tok, s->n_worker,
-                              s->m->k, s->m->tier, &s->moe));
+                              s->m->k, s->m->tier, s->m->store, &s->moe));
     COLI_TRY(coli__dense_create(coli__tier_devices(s->m->tier), s->max_tok, &s->dense));
     s->recurrent = coli__alloc64(s->m->n_deltanet * s->recurrent_floats * sizeof(float));
     s->keys = coli__alloc64_raw((size_t)kv);

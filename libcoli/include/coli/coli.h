@@ -95,6 +95,13 @@ typedef struct coli_model_opts {
     uint32_t home;       /* coli_home */
     uint32_t layer_split; /* COLI_HOME_LAYER on two devices: the first has so many layers; 0: shares of
                              the layers as those of the memory.  E_INVALID when it does not fit */
+    /* Memory (docs/memory.md).  Where it is less than the model needs, only some of the routed experts
+     * are kept in it, and the others are read from the file when they are used. */
+    uint64_t ram_bytes;   /* that the model may take; 0: what is available */
+    uint32_t ram_experts; /* or: experts of each layer; 0: as ram_bytes says */
+    uint64_t pin_bytes;   /* of these, for the experts that the heat file says are used most, which then
+                             stay; 0: the library's choice */
+    bool no_pilot;        /* do not guess which experts the next layer will use, to read them early */
 } coli_model_opts;
 
 /* Open a container directory (docs/formats/container.md).  The weights are mapped, not read.
@@ -181,6 +188,29 @@ typedef struct coli_device_use {
 } coli_device_use;
 /* i < n_device of coli_backend_stats. */
 COLI_API coli_status coli_model_get_device(const coli_model *model, uint32_t i, coli_device_use *out);
+
+/* ---- memory -------------------------------------------------------------------------------- */
+
+/* Where the routed experts are that no device holds, and what reading them took. */
+typedef struct coli_store_stats {
+    uint32_t struct_size; /* set by the caller */
+    bool is_limited;      /* some in memory, the others read when they are used; else all are mapped, and
+                             everything below is 0 */
+    bool is_direct;       /* reads go past the system's cache */
+    uint32_t n_slot;      /* experts of each layer that are in memory */
+    uint32_t n_pinned;    /* of all layers: those that stay */
+    uint64_t slot_bytes;  /* memory for experts, all layers together */
+    /* Experts that a layer needed for a chunk and that no device held: in memory; not. */
+    uint64_t n_hit, n_miss;
+    uint64_t n_hit_decode, n_miss_decode; /* since the end of the last prompt */
+    uint64_t n_read, read_bytes, n_read_failed;
+    /* Read before a layer asked for them; used then.  And of all experts that a layer used, how many
+     * were among those guessed: n_guess_right of n_guess_asked. */
+    uint64_t n_guess_read, n_guess_used, n_guess_asked, n_guess_right;
+    double wait_ms; /* that computing waited for reads */
+} coli_store_stats;
+/* Waits for the chunk that a session is computing. */
+COLI_API coli_status coli_model_get_store_stats(const coli_model *model, coli_store_stats *out);
 
 /* ---- text ---------------------------------------------------------------------------------- */
 

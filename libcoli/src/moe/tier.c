@@ -28,6 +28,7 @@
 #include <string.h>
 
 #include "../base/alloc.h"
+#include "../base/memory.h"
 #include "../base/threads.h"
 #include "heat.h"
 #include "home.h"
@@ -35,7 +36,9 @@
 enum { RING = 48 }; // copies queued on a device
 
 typedef struct copy {
-    coli__swap swap; // out: NONE when filling
+    coli__swap swap;               // out: NONE when filling
+    const coli__ct_experts *layer; // of swap.in, and which of its experts that is
+    uint32_t expert;
     coli_bk_source source;
     coli_bk_tensor *tensor; // of the slot; NULL: a new one
     bool in_place;
@@ -47,6 +50,8 @@ typedef struct ring {
     pthread_t thread;
     coli__device *dev;
     bool has_thread;
+    const coli__store *store; // NULL: sources are mapped
+    void *staging;            // (coli__store_room) the thread's: what is copied was read to here
 
     pthread_mutex_t mu;
     pthread_cond_t changed;
@@ -129,6 +134,15 @@ bool coli__tier_find(const coli__tier *t, const coli__ct_experts *layer, uint32_
 
 static void run_copy(ring *r, copy *c)
 {
+    if (r->store) {
+        const uint8_t *data;
+        c->status = coli__store_read(r->store, c->layer, c->expert, r->staging, &data);
+        c->source.data = data;
+        if (c->status != COLI_OK) { // nothing to put into the slot: it goes, too
+            coli__device_free(r->dev, c->tensor);
+            return;
+        }
+    }
     c->status = c->tensor ? coli__device_overwrite(r->dev, &c->tensor, &c->source, &c->in_place)
                           : coli__device_upload(r->dev, &c->source, &c->tensor);
 }
@@ -153,13 +167,15 @@ static void *ring_main(void *arg)
     return NULL;
 }
 
-static coli_status ring_create(coli__device *dev, ring **out)
+static coli_status ring_create(coli__device *dev, const coli__store *store, ring **out)
 {
     ring *r = *out = coli__calloc(1, sizeof *r);
     if (!r) return COLI_E_NOMEM;
     r->dev = dev;
+    r->store = store;
     pthread_mutex_init(&r->mu, NULL);
     pthread_cond_init(&r->changed, NULL);
+    if (store) COLI_TRY(coli__pages_take(coli__store_room(store), &r->staging));
     const int error = coli__thread_start(&r->thread, ring_main, r);
     if (error)
         return coli__fail(COLI_E_NOMEM, "the copying thread of a device: %s", strerror(error));
@@ -178,6 +194,8 @@ static void ring_destroy(ring *r)
     if (r->has_thread) pthread_join(r->thread, NULL);
     pthread_cond_destroy(&r->changed);
     pthread_mutex_destroy(&r->mu);
+    if (r->staging && !coli__device_hangs(r->dev))
+        coli__pages_give(r->staging, coli__store_room(r->store));
     coli__free(r);
 }
 
@@ -237,9 +255,11 @@ uint32_t coli__tier_evicted_take(coli__tier *t, uint32_t *ids, uint32_t cap)
 static bool queue_copy(coli__tier *t, coli__swap swap, coli_bk_tensor *tensor)
 {
     const uint32_t device = t->home[swap.in];
-    copy c = {.swap = swap, .tensor = tensor};
-    if (!coli__devices_expert_source(t->devices, device, layer_of(t, swap.in),
-                                     swap.in % t->n_expert, &c.source))
+    copy c = {.swap = swap,
+              .layer = layer_of(t, swap.in),
+              .expert = swap.in % t->n_expert,
+              .tensor = tensor};
+    if (!coli__devices_expert_source(t->devices, device, c.layer, c.expert, &c.source))
         return false;
     if (!ring_add(t->rings[device], &c)) return false;
     t->place[swap.in] = COLI__PLACE_QUEUED;
@@ -510,7 +530,7 @@ static coli_status build(coli__tier *t, const coli__tier_opts *o)
     COLI_TRY(coli__replan_init(&t->replan, t->n_layer, t->n_expert, o->replan_cap));
     coli__heat_init(&t->heat, t->n_layer, t->n_expert, t->heat_counts, NULL);
     for (uint32_t i = 0; i < coli__devices_n(t->devices); i++)
-        COLI_TRY(ring_create(coli__devices_at(t->devices, i), &t->rings[i]));
+        COLI_TRY(ring_create(coli__devices_at(t->devices, i), o->store, &t->rings[i]));
     const uint64_t block = coli__container_experts(t->container, 0)->block_bytes;
     for (uint32_t i = 0; i < coli__devices_n(t->devices); i++) {
         const uint64_t bytes = coli__device_footprint(coli__devices_at(t->devices, i), block);

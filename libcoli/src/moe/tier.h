@@ -12,6 +12,7 @@
 
 #include "../backend/devices.h"
 #include "replan.h"
+#include "store.h"
 
 typedef struct coli__tier coli__tier;
 
@@ -21,6 +22,7 @@ typedef struct coli__tier_opts {
     bool starts_empty;    // an expert is uploaded when it is first used
     bool home_by_layer;   // else by expert (home.h)
     uint32_t layer_split; // by layer: so many are the first device's, of two; 0: by allowance
+    const coli__store *store; // copies read experts through it; NULL: they are mapped
 } coli__tier_opts;
 
 /* Empty.  The container and the devices outlive the tier.  *out is NULL without devices. */

@@ -192,14 +192,15 @@ typedef struct chunk_kind {
     bool is_prompt, begins, ends; // else a single token
 } chunk_kind;
 
-static void tell_before(coli__tier *tier, chunk_kind kind)
+static void tell_before(const coli_model *m, chunk_kind kind)
 {
     if (kind.begins)
-        coli__tier_prompt(tier);
+        coli__tier_prompt(m->tier);
     else if (kind.is_prompt)
-        coli__tier_prompt_goes_on(tier);
+        coli__tier_prompt_goes_on(m->tier);
     else
-        coli__tier_tick(tier);
+        coli__tier_tick(m->tier);
+    if (!kind.is_prompt) coli__store_tick(m->store);
 }
 
 /* Who evaluates has buffers of its own for what was chosen; the rest is ours. */
@@ -241,7 +242,7 @@ static coli_status forward(coli_session *s, const coli__forward_args *asked, chu
     }
     s->has_logits = false;
     pthread_mutex_lock(&m->mu);
-    tell_before(m->tier, kind);
+    tell_before(m, kind);
     const coli__fp fp = coli__fp_enter();
     coli__pool_phase(m->pool, 0, COLI_PHASE_OTHER);
     const coli_status status = m->engine->forward(s->state, m->pool, &args);
