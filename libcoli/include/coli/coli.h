@@ -173,6 +173,7 @@ typedef struct coli_backend_stats {
     uint64_t n_replan_planned, n_replan_done, n_replan_pending, n_replan_skipped;
     /* As the devices measured (the fake one: as a real one would have taken), ms. */
     double upload_ms, to_device_ms, kernel_ms, to_host_ms;
+    double clock_ms; /* simulated devices: what time it is on the latest clock (docs/backends/fake.md) */
 } coli_backend_stats;
 /* Waits for the chunk that a session is computing. */
 COLI_API coli_status coli_model_get_backend_stats(const coli_model *model, coli_backend_stats *out);
