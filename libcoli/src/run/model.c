@@ -85,8 +85,7 @@ static coli_status describe(coli_model *m, const char *dir)
 
 /* -- memory ------------------------------------------------------------------------------------ */
 
-/* Everything but the routed experts: in memory whatever happens. */
-static uint64_t trunk_bytes(const coli__container *c)
+uint64_t coli__model_trunk_bytes(const coli__container *c)
 {
     uint64_t sum = 0;
     for (uint32_t i = 0; i < coli__container_n_tensor(c); i++)
@@ -97,7 +96,8 @@ static uint64_t trunk_bytes(const coli__container *c)
 /* Slots of each layer; as many as there are experts where all of them fit. */
 static uint32_t choose_n_slot(const coli_model *m, const coli_model_opts *o)
 {
-    const uint64_t trunk = trunk_bytes(m->container), available = coli__memory_available();
+    const uint64_t trunk = coli__model_trunk_bytes(m->container),
+                   available = coli__memory_available();
     const coli__store_budget ask = {
         .ram_bytes = o->ram_bytes,
         .available_bytes = available > trunk ? available - trunk : 0, // none of it is there yet
@@ -217,18 +217,32 @@ coli_status coli_model_save_heat(const coli_model *m)
     return status;
 }
 
+static coli_status open_container(coli_model *m, const char *dir, const coli_model_opts *o)
+{
+    COLI_TRY(coli__kernels_get(o->isa, &m->kernels));
+    COLI_TRY(coli__container_open(dir, &m->container));
+    m->engine = coli__engine_by_name(coli__container_engine(m->container));
+    if (m->engine) return COLI_OK;
+    return coli__fail(COLI_E_UNSUPPORTED,
+                      "%s: made for the engine \"%s\", which this version lacks", dir,
+                      coli__container_engine(m->container));
+}
+
+coli_status coli__model_look(coli_model *m, const char *dir, const coli_model_opts *o)
+{
+    COLI_TRY(open_container(m, dir, o));
+    COLI_TRY(m->engine->open(coli__container_config(m->container), m->container, m->kernels, NULL,
+                             NULL, &m->weights));
+    m->engine->shape(m->weights, &m->shape);
+    return describe(m, dir);
+}
+
 static coli_status open_parts(coli_model *m, const char *dir, const coli_model_opts *o)
 {
     if (!coli_exact_check())
         return coli__fail(COLI_E_INTERNAL, "this build or processor does not round as coli/exact.h "
                                            "demands: results would differ from other machines");
-    COLI_TRY(coli__kernels_get(o->isa, &m->kernels));
-    COLI_TRY(coli__container_open(dir, &m->container));
-    m->engine = coli__engine_by_name(coli__container_engine(m->container));
-    if (!m->engine)
-        return coli__fail(COLI_E_UNSUPPORTED,
-                          "%s: made for the engine \"%s\", which this version lacks", dir,
-                          coli__container_engine(m->container));
+    COLI_TRY(open_container(m, dir, o));
     COLI_TRY(open_store(m, o));
     COLI_TRY(open_devices(m, o));
     COLI_TRY(m->engine->open(coli__container_config(m->container), m->container, m->kernels,
