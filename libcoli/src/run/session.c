@@ -235,7 +235,7 @@ static coli_status forward(coli_session *s, const coli__forward_args *asked, chu
     coli_model *m = s->m;
     coli__forward_args args = *asked;
     coli__probe probe;
-    args.work = &s->work;
+    args.elapsed = &s->elapsed;
     if (s->on_route) {
         probe = probe_of(s, asked->probe);
         args.probe = &probe;

@@ -25,7 +25,7 @@ struct coli_session {
     void *on_route_user;
     coli__probe route; // buffers for n_chunk rows
 
-    coli__work work; // of all feeding since the session was made
+    coli__elapsed elapsed; // of all feeding since the session was made
 
     /* generation */
     coli__rng rng;
