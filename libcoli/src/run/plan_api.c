@@ -24,7 +24,8 @@ static uint64_t n_expert_all(const coli_plan_result *r)
 /* -- devices ----------------------------------------------------------------------------------- */
 
 /* Experts that devices would hold, each its share. */
-static void plan_devices(const coli__devices *devices, coli_plan_result *r)
+static void plan_devices(const coli__devices *devices, const coli_model_opts *o,
+                         coli_plan_result *r)
 {
     const uint32_t n_device = coli__devices_n(devices);
     const uint64_t n = n_expert_all(r), wanted = coli__devices_wanted(devices, n);
@@ -39,6 +40,7 @@ static void plan_devices(const coli__devices *devices, coli_plan_result *r)
         r->vram_bytes = plus(r->vram_bytes, room);
         r->n_in_vram += coli__budget_slots(room, r->slot_bytes, share);
     }
+    if (o->vram_unit == COLI_VRAM_PERCENT) r->vram_bytes = r->n_in_vram * r->slot_bytes;
 }
 
 /* Without a device: as if there were one as large as was asked for. */
@@ -141,7 +143,7 @@ static coli_status plan(coli_model *m, const char *dir, const coli_model_opts *o
     COLI_TRY(plan_session(m, o, session, r));
     COLI_TRY(coli__devices_open(o, m->container, &m->devices));
     if (m->devices)
-        plan_devices(m->devices, r);
+        plan_devices(m->devices, o, r);
     else
         assume_device(o, r);
     const coli__ram_budget ram = plan_ram(o, r);
