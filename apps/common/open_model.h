@@ -27,6 +27,11 @@ enum {
     APP_OPEN_TELL = 4     // on stderr: which devices are used; a bar while weights are copied there
 };
 
+/* What the settings say about opening it; what: APP_OPEN_DEVICES or 0. */
+coli_model_opts app_model_opts(const app_settings *s, uint32_t what);
+/* The message, and the hint, of a model that could not be opened; an exit code. */
+int app_fail_opening(const app_settings *s, coli_status status, const char *dir);
+
 /* Open that model.  what: bits of the above.  An exit code; close whatever it was. */
 int app_open(const app_settings *s, uint32_t what, app_engine *out);
 void app_close(app_engine *engine);

@@ -6,8 +6,9 @@ enum {
     COMPUTE =
         GENERATE | APP_INFO | APP_QWEN36, // open the model to run it, or to say how it would run
     MEASURE = APP_QWEN36,
-    DEVICES = COMPUTE | APP_BENCH,
-    ALL = (APP_REPLAY << 1) - 1
+    OPEN = COMPUTE | APP_PLAN,
+    DEVICES = OPEN | APP_BENCH,
+    ALL = (APP_PLAN << 1) - 1
 };
 
 #define FIELD(name) offsetof(app_settings, name)
@@ -15,16 +16,16 @@ enum {
 // clang-format off
 const app_option app_options[APP_N_OPTION] = {
     [APP_OPT_MODEL] = {"model", "DIR", APP_TEXT, FIELD(model), 0, 0, NULL, "the model that ships with coli",
-        COMPUTE | APP_TOKENIZE | APP_VERIFY | APP_BENCH | APP_HEAT, "directory of the model"},
+        OPEN | APP_TOKENIZE | APP_VERIFY | APP_BENCH | APP_HEAT, "directory of the model"},
     [APP_OPT_THREADS] = {"threads", "N", APP_U32, FIELD(threads), 0, 1024, NULL, "0, one per processor",
-        COMPUTE | APP_CONVERT | APP_SYNTH | APP_BENCH | APP_REPLAY, "compute threads"},
+        OPEN | APP_CONVERT | APP_SYNTH | APP_BENCH | APP_REPLAY, "compute threads"},
     [APP_OPT_ISA] = {"isa", "NAME", APP_CHOICE, FIELD(isa), 0, 0, "scalar|avx2|avxvnni|avx512|neon|i8mm",
-        "the best there is", COMPUTE | APP_BENCH,
+        "the best there is", OPEN | APP_BENCH,
         "instruction set of the kernels; all give the same bytes"},
     [APP_OPT_CTX] = {"ctx", "N", APP_U32, FIELD(ctx), 0, 1048576, NULL,
-        "0, what the model was made for, at most 32768", COMPUTE, "most tokens of a conversation"},
+        "0, what the model was made for, at most 32768", OPEN, "most tokens of a conversation"},
     [APP_OPT_CHUNK] = {"chunk", "N", APP_U32, FIELD(chunk), 0, 4096, NULL, "0, the library's choice",
-        COMPUTE | APP_BENCH,
+        OPEN | APP_BENCH,
         "most prompt tokens computed together; the answer is the same with any"},
 
     [APP_OPT_BACKEND] = {"backend", "NAME|PATH", APP_TEXT, FIELD(backend), 0, 0, NULL, "a GPU, if one works", DEVICES,
@@ -117,7 +118,7 @@ const app_option app_options[APP_N_OPTION] = {
         APP_RENDER, "template of lines that name none"},
     [APP_OPT_SETTINGS] = {"settings", NULL, APP_FLAG, FIELD(settings), 0, 0, NULL, NULL, APP_INFO,
         "also every setting of `coli run`, its value and where it came from"},
-    [APP_OPT_JSON] = {"json", NULL, APP_FLAG, FIELD(json), 0, 0, NULL, NULL, APP_INFO | MEASURE | APP_BENCH | APP_BACKEND | APP_HEAT,
+    [APP_OPT_JSON] = {"json", NULL, APP_FLAG, FIELD(json), 0, 0, NULL, NULL, APP_RUN | APP_INFO | MEASURE | APP_BENCH | APP_BACKEND | APP_HEAT | APP_PLAN,
         "JSON instead of text"},
     [APP_OPT_EXPERTS] = {"experts", "FORMAT", APP_TEXT, FIELD(experts), 0, 0, NULL, "int4", APP_CONVERT | APP_SYNTH,
         "format of the routed experts: int4, int8, bf16 or f32, or in full, int4-g64-f16"},

@@ -23,7 +23,8 @@ enum {
     APP_BENCH = 1 << 10,
     APP_BACKEND = 1 << 11,
     APP_HEAT = 1 << 12,
-    APP_REPLAY = 1 << 13
+    APP_REPLAY = 1 << 13,
+    APP_PLAN = 1 << 14
 };
 
 typedef enum app_option_id {

@@ -1043,6 +1043,11 @@ static coli_status forward(void *p, coli__pool *pool, const coli__forward_args *
         if (status != COLI_OK) return coli__fail_in(status, "layer %u", c.layer);
         probe_moe(&c);
     }
+    if (args->elapsed) {
+        const coli__moe_times times = coli__moe_take_times(s->moe);
+        args->elapsed->moe_ns += times.moe_ns;
+        args->elapsed->wait_ns += times.wait_ns;
+    }
     COLI_TRY(check_output(&c));
     if (args->logits_from < args->n_tok) COLI_TRY(logits(&c, args));
     s->pos += c.n_tok;

@@ -66,7 +66,7 @@ typedef struct run {
 /* Where a result comes from. */
 typedef struct source {
     int32_t device; // index; HOST: the tile; BUFFER: `computed`
-    uint32_t row;   // of the device's result
+    uint32_t row;   // of the device's result; else whether its expert was read for it
 } source;
 
 enum { HOST = -1, BUFFER = -2 };
@@ -124,6 +124,7 @@ struct coli__moe {
     float *guess_logits; // (GUESS_ROWS, n_expert)
     int32_t *guess_ids;  // (GUESS_ROWS, n_used)
     float *guess_w;      // (GUESS_ROWS, n_used)
+    coli__moe_times times; // the caller's, who is worker 0
 
     /* per worker */
     float *tile; // (n_worker, max_tok * (n_used + 1), TILE)
@@ -325,8 +326,11 @@ void coli__moe_levels(const coli__moe *m, uint32_t t, uint8_t *levels)
 {
     for (uint32_t rank = 0; rank < m->n_used; rank++) {
         const uint32_t pair = m->pair_of[(size_t)t * m->n_used + rank];
-        const bool on_device = m->n_held > 0 && m->pair_source[pair].device != HOST;
-        levels[rank] = on_device ? COLI_LEVEL_VRAM : COLI_LEVEL_RAM;
+        const source *s = m->pair_source ? &m->pair_source[pair] : NULL;
+        levels[rank] = !s               ? COLI_LEVEL_RAM
+                       : s->device >= 0 ? COLI_LEVEL_VRAM
+                       : s->row         ? COLI_LEVEL_DISK
+                                        : COLI_LEVEL_RAM;
     }
 }
 
@@ -387,7 +391,7 @@ static void bucket(coli__moe *m, uint32_t n_tok)
         const uint32_t at = m->n_of[m->ids[p]]++;
         m->pair_row[at] = p / m->n_used;
         m->pair_of[p] = at;
-        if (m->pair_source) m->pair_source[at].device = HOST;
+        if (m->pair_source) m->pair_source[at] = (source){HOST, 0};
     }
     m->runs[m->n_run++] = (run){m->n_expert, 0, n_tok, NULL};
 }
@@ -719,6 +723,16 @@ static void join_row(const coli__moe *m, uint32_t t, uint32_t first, uint32_t n,
     }
 }
 
+/* The same from an item; the caller's own waiting is timed. */
+static bool wait_in_item(coli__moe *m, uint32_t worker, const coli_bk_result **results)
+{
+    if (worker != 0) return wait_for_groups(m, results);
+    const uint64_t start_ns = coli__clock_ns();
+    const bool good = wait_for_groups(m, results);
+    m->times.wait_ns += coli__clock_ns() - start_ns;
+    return good;
+}
+
 static void outer_item(void *ctx, uint32_t item, uint32_t worker)
 {
     const job *j = ctx;
@@ -738,7 +752,7 @@ static void outer_item(void *ctx, uint32_t item, uint32_t worker)
     const coli_bk_result *results[N_RESULT] = {NULL};
     if (has_groups(m)) {
         coli__pool_phase(j->pool, worker, COLI_PHASE_WAITING);
-        if (!wait_for_groups(m, results)) return;
+        if (!wait_in_item(m, worker, results)) return;
     }
     coli__pool_phase(j->pool, worker, COLI_PHASE_EXPERTS);
     for (uint32_t t = 0; t < j->n_tok; t++) {
@@ -815,6 +829,9 @@ static void hold_what_is_there(waves *w)
     for (uint32_t i = w->done; i < w->end; i++) {
         const coli__store_state state =
             coli__store_hold(w->store, w->j->layer->experts, m->runs[i].expert);
+        const run *r = &m->runs[i];
+        for (uint32_t p = r->first; p < r->first + r->n; p++)
+            m->pair_source[p].row = state == COLI__STORE_ABSENT;
         if (state == COLI__STORE_ABSENT) continue;
         swap_runs(m, i, w->asked);
         if (state == COLI__STORE_HERE) swap_runs(m, w->asked, w->here++);
@@ -1001,9 +1018,17 @@ static void count_rows(const coli__moe *m)
     coli__devices_count(m->devices, m->n_pair - n_host, n_host, 0);
 }
 
+coli__moe_times coli__moe_take_times(coli__moe *m)
+{
+    const coli__moe_times times = m->times;
+    m->times = (coli__moe_times){0};
+    return times;
+}
+
 coli_status coli__moe_run(coli__moe *m, const coli__moe_layer *layer, coli__pool *pool,
                           uint32_t n_tok, uint32_t pos, float *h)
 {
+    const uint64_t start_ns = coli__clock_ns();
     coli__work work = {.ids = m->ids, .n_row = n_tok, .n_used = m->n_used};
     const bool timed = coli__tier_measures(m->tier);
     if (timed) work.begin_ns = coli__clock_ns();
@@ -1028,6 +1053,7 @@ coli_status coli__moe_run(coli__moe *m, const coli__moe_layer *layer, coli__pool
     work.host_ns = j.host_ns;
     coli__tier_used(m->tier, layer->experts, &work);
     coli__store_used(m->store, layer->experts, m->ids, m->n_pair);
+    m->times.moe_ns += coli__clock_ns() - start_ns;
 
     if (bad == UINT32_MAX) return COLI_OK;
     return coli__fail(COLI_E_NUMERIC,

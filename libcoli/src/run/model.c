@@ -86,8 +86,7 @@ static coli_status describe(coli_model *m, const char *dir)
 
 /* -- memory ------------------------------------------------------------------------------------ */
 
-/* Everything but the routed experts: in memory whatever happens. */
-static uint64_t trunk_bytes(const coli__container *c)
+uint64_t coli__model_trunk_bytes(const coli__container *c)
 {
     uint64_t sum = 0;
     for (uint32_t i = 0; i < coli__container_n_tensor(c); i++)
@@ -102,7 +101,7 @@ static coli_status resident_bytes(const coli_model *m, const coli_model_opts *o,
     coli__state_bytes state;
     const uint32_t n_worker = o->n_threads ? o->n_threads : coli__n_processor();
     COLI_TRY(coli__session_bytes(m, &session, n_worker, &state));
-    *out = trunk_bytes(m->container);
+    *out = coli__model_trunk_bytes(m->container);
     const uint64_t parts[] = {state.kv, state.state, state.scratch};
     for (int i = 0; i < 3; i++)
         if (!coli__add(*out, parts[i], out)) *out = UINT64_MAX;
@@ -332,6 +331,26 @@ coli_status coli_model_save_heat(const coli_model *m)
     return status;
 }
 
+static coli_status open_container(coli_model *m, const char *dir, const coli_model_opts *o)
+{
+    COLI_TRY(coli__kernels_get(o->isa, &m->kernels));
+    COLI_TRY(coli__container_open(dir, &m->container));
+    m->engine = coli__engine_by_name(coli__container_engine(m->container));
+    if (m->engine) return COLI_OK;
+    return coli__fail(COLI_E_UNSUPPORTED,
+                      "%s: made for the engine \"%s\", which this version lacks", dir,
+                      coli__container_engine(m->container));
+}
+
+coli_status coli__model_look(coli_model *m, const char *dir, const coli_model_opts *o)
+{
+    COLI_TRY(open_container(m, dir, o));
+    COLI_TRY(m->engine->open(coli__container_config(m->container), m->container, m->kernels, NULL,
+                             &m->weights));
+    m->engine->shape(m->weights, &m->shape);
+    return describe(m, dir);
+}
+
 static coli_status open_parts(coli_model *m, const char *dir, const coli_model_opts *o)
 {
     if (!coli_exact_check())
@@ -339,13 +358,7 @@ static coli_status open_parts(coli_model *m, const char *dir, const coli_model_o
                                            "demands: results would differ from other machines");
     coli__place_list list;
     COLI_TRY(coli__place_parse(o->place, &list));
-    COLI_TRY(coli__kernels_get(o->isa, &m->kernels));
-    COLI_TRY(coli__container_open(dir, &m->container));
-    m->engine = coli__engine_by_name(coli__container_engine(m->container));
-    if (!m->engine)
-        return coli__fail(COLI_E_UNSUPPORTED,
-                          "%s: made for the engine \"%s\", which this version lacks", dir,
-                          coli__container_engine(m->container));
+    COLI_TRY(open_container(m, dir, o));
     COLI_TRY(open_devices(m, o, &list));
     COLI_TRY(m->engine->open(coli__container_config(m->container), m->container, m->kernels,
                              m->tier, &m->weights));

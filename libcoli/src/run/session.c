@@ -233,20 +233,19 @@ static void tell_route(const coli_session *s, const coli__probe *p, uint32_t pos
 static coli_status forward(coli_session *s, const coli__forward_args *asked, chunk_kind kind)
 {
     coli_model *m = s->m;
-    coli__forward_args with_route = *asked;
-    const coli__forward_args *args = asked;
+    coli__forward_args args = *asked;
     coli__probe probe;
+    args.elapsed = &s->elapsed;
     if (s->on_route) {
         probe = probe_of(s, asked->probe);
-        with_route.probe = &probe;
-        args = &with_route;
+        args.probe = &probe;
     }
     s->has_logits = false;
     pthread_mutex_lock(&m->mu);
     tell_before(m, kind);
     const coli__fp fp = coli__fp_enter();
     coli__pool_phase(m->pool, 0, COLI_PHASE_OTHER);
-    coli_status status = m->engine->forward(s->state, m->pool, args);
+    coli_status status = m->engine->forward(s->state, m->pool, &args);
     const coli_status whole = coli__container_check_whole(m->container);
     if (whole != COLI_OK) status = whole; // whatever else was found
     coli__pool_phase(m->pool, 0, COLI_PHASE_OUTSIDE);
@@ -260,11 +259,11 @@ static coli_status forward(coli_session *s, const coli__forward_args *asked, chu
         coli_session_reset(s);
         return status;
     }
-    memcpy(s->ids + s->pos, args->ids, args->n_tok * sizeof *s->ids);
-    for (uint32_t t = 0; t < args->n_tok; t++) s->seen[args->ids[t]]++;
-    s->pos += args->n_tok;
+    memcpy(s->ids + s->pos, args.ids, args.n_tok * sizeof *s->ids);
+    for (uint32_t t = 0; t < args.n_tok; t++) s->seen[args.ids[t]]++;
+    s->pos += args.n_tok;
     s->n_valid = s->pos;
-    if (s->on_route) tell_route(s, args->probe, s->pos - args->n_tok, args->n_tok);
+    if (s->on_route) tell_route(s, args.probe, s->pos - args.n_tok, args.n_tok);
     return COLI_OK;
 }
 
