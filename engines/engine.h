@@ -13,6 +13,7 @@
 
 struct coli__container;
 struct coli__tier;
+struct coli__router;
 
 /* What forward reports besides logits; every pointer may be NULL. */
 typedef struct coli__probe {
@@ -28,6 +29,7 @@ typedef struct coli__forward_args {
     uint32_t logits_from; // rows logits_from..n_tok-1 get logits; n_tok for none
     float *logits;      // (n_tok - logits_from, n_vocab)
     const coli__probe *probe; // NULL for none
+    struct coli__router *router; // how rows choose their experts; NULL: plainly
 } coli__forward_args;
 
 /* The numbers every family has. */

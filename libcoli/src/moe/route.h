@@ -29,9 +29,9 @@ typedef struct coli__route_rule {
     uint32_t n_used; // K: to be chosen, at most COLI__ROUTE_MAX
     uint32_t n_sure; // J: the best so many are always taken
     uint32_t n_list; // R: ranks that are looked at; K at least, COLI__ROUTE_MAX at most are
-    float mass;      // P: what an expert may be taken for ends where this share of the list's mass is
-                     // reached, but not before rank K.  0 and less, 1 and more: the whole list
-    float alpha;     // what a substitute's mass is multiplied by.  0 and less, 1 and more: by nothing
+    float mass;  // P: what an expert may be taken for ends where this share of the list's mass is
+                 // reached, but not before rank K.  0 and less, 1 and more: the whole list
+    float alpha; // what a substitute's mass is multiplied by.  0 and less, 1 and more: by nothing
 } coli__route_rule;
 
 /* R for the knobs of the two families, whose windows differ only when P is in use: where the router
@@ -52,8 +52,8 @@ typedef struct coli__route_cost {
     uint32_t n_slot;      // experts chosen
     uint32_t n_swap;      // of these, not among the true; the others agree
     uint32_t n_swap_vram; // of these, in VRAM
-    double kl; // of the chosen weights from the true ones, in nats; 1e-12 stands for the weight of a
-               // true expert that was not chosen
+    double kl;            // of the chosen weights from the true ones, in nats; 1e-12 stands for the
+                          // weight of a true expert that was not chosen
 } coli__route_cost;
 
 /* Choose: ranks 0..J-1; then, among the ranks of the window, those in VRAM, then those in RAM, then

@@ -8,8 +8,9 @@
 #include "model.h"
 
 struct coli_session {
-    coli_model *m; // immutable
-    void *state;   // the engine's
+    coli_model *m;        // immutable
+    void *state;          // the engine's
+    coli__router *router; // NULL: plain routing
     uint32_t n_ctx, n_chunk;
 
     int32_t *ids;     // (n_ctx) the tokens whose keys and values the state holds
@@ -30,7 +31,10 @@ struct coli_session {
     atomic_bool cancel; // any thread
 };
 
-/* coli_session_feed without lowering the cancel flag first. */
+/* A turn begins: where routing depends on where the experts are, the next chunk looks again. */
+void coli__session_turn(coli_session *s);
+
+/* coli_session_feed without lowering the cancel flag first, and as a part of the present turn. */
 coli_status coli__session_feed(coli_session *s, const int32_t *ids, size_t n_ids);
 
 /* How many of these ids, from the start, the session holds keys and values of. */

@@ -1,0 +1,37 @@
+/* levels.c - see levels.h. */
+#include "levels.h"
+
+#include "../base/alloc.h"
+
+coli_status coli__levels_init(coli__levels *l, const coli__container *container)
+{
+    *l = (coli__levels){0};
+    for (uint32_t i = 0; i < coli__container_n_expert_layer(container); i++) {
+        const coli__ct_experts *layer = coli__container_experts(container, i);
+        if (layer->layer >= l->n_layer) l->n_layer = layer->layer + 1;
+        if (layer->n_expert > l->n_expert) l->n_expert = layer->n_expert;
+    }
+    l->level = coli__calloc((size_t)l->n_layer * l->n_expert, sizeof *l->level);
+    return l->level ? COLI_OK : COLI_E_NOMEM;
+}
+
+void coli__levels_finish(coli__levels *l)
+{
+    coli__free(l->level);
+    *l = (coli__levels){0};
+}
+
+static uint8_t level_of(const coli__tier *tier, const coli__ct_experts *layer, uint32_t expert)
+{
+    coli__slot slot;
+    return coli__tier_find(tier, layer, expert, &slot) ? COLI__LEVEL_VRAM : COLI__LEVEL_RAM;
+}
+
+void coli__levels_read(coli__levels *l, const coli__container *container, const coli__tier *tier)
+{
+    for (uint32_t i = 0; i < coli__container_n_expert_layer(container); i++) {
+        const coli__ct_experts *layer = coli__container_experts(container, i);
+        uint8_t *out = l->level + (size_t)layer->layer * l->n_expert;
+        for (uint32_t e = 0; e < layer->n_expert; e++) out[e] = level_of(tier, layer, e);
+    }
+}
