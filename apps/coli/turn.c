@@ -1,6 +1,7 @@
 /* turn.c - see turn.h. */
 #include "turn.h"
 
+#include "cache_route.h"
 #include "terminal.h"
 
 /* How it ended, where that is not simply the end of the answer.  An answer that thinking left no
@@ -70,5 +71,6 @@ int turn_say(coli_chat *chat, app_engine *engine, const app_settings *s, const c
     }
     app_footer(&result);
     app_device_footer(engine);
+    app_route_footer(engine->model, &engine->route);
     return explain(&result, &answer, engine, s, full_hint);
 }

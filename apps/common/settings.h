@@ -44,6 +44,13 @@ typedef enum app_option_id {
     APP_OPT_HEAT_READONLY,
     APP_OPT_REPLAN,
     APP_OPT_REPLAN_MAX,
+    APP_OPT_CACHE_ROUTE,
+    APP_OPT_ROUTE_J,
+    APP_OPT_ROUTE_M,
+    APP_OPT_ROUTE_P,
+    APP_OPT_ROUTE_ALPHA,
+    APP_OPT_ROUTE_AGREE,
+    APP_OPT_ROUTE_LIVE,
     APP_OPT_DEVICE,
     APP_OPT_ONLY,
     /* what is said */
@@ -135,6 +142,9 @@ typedef struct app_settings {
     const char *heat;
     bool heat_readonly, replan;
     uint32_t replan_max;
+    bool cache_route, route_agree, route_live;
+    uint32_t route_j, route_m;
+    float route_p, route_alpha;
     uint32_t device;
     const char *only;
     const char *system;

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cache_route.h"
 #include "input.h"
 #include "measure.h"
 #include "open_model.h"
@@ -296,6 +297,7 @@ static int run(const app_settings *s)
     app_banner(&engine);
     code = s->ppl ? measure_perplexity(s, &engine) : measure_ids(s, &engine);
     app_device_footer(&engine);
+    app_route_footer(engine.model, &engine.route);
     app_close(&engine);
     return code;
 }
