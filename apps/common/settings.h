@@ -51,6 +51,9 @@ typedef enum app_option_id {
     APP_OPT_ROUTE_ALPHA,
     APP_OPT_ROUTE_AGREE,
     APP_OPT_ROUTE_LIVE,
+    APP_OPT_NO_WARMSTART,
+    APP_OPT_HOME,
+    APP_OPT_LAYER_SPLIT,
     APP_OPT_DEVICE,
     APP_OPT_ONLY,
     /* what is said */
@@ -58,6 +61,7 @@ typedef enum app_option_id {
     APP_OPT_NO_THINK,
     APP_OPT_PRESERVE_THINKING,
     APP_OPT_NO_HISTORY,
+    APP_OPT_TRACE,
     /* how tokens are chosen */
     APP_OPT_N,
     APP_OPT_TEMP,
@@ -84,6 +88,7 @@ typedef enum app_option_id {
     APP_OPT_TEACHER_FORCE,
     APP_OPT_PPL,
     APP_OPT_DUMP_LOGITS,
+    APP_OPT_DUMP_ROUTING,
     APP_OPT_STOP,
     APP_OPT_PREFILL,
     APP_OPT_DECODE,
@@ -141,14 +146,17 @@ typedef struct app_settings {
     bool vram_trunk;
     const char *heat;
     bool heat_readonly, replan;
-    uint32_t replan_max;
     bool cache_route, route_agree, route_live;
     uint32_t route_j, route_m;
     float route_p, route_alpha;
+    uint32_t replan_max, layer_split;
+    bool no_warmstart;
+    const char *home;
     uint32_t device;
     const char *only;
     const char *system;
     bool no_think, preserve_thinking, no_history;
+    const char *trace;
     uint32_t n, top_k;
     float temp, top_p, min_p, rep_penalty, presence_penalty;
     uint64_t seed;

@@ -234,8 +234,8 @@ T_TEST(when_a_turn_begins)
     memcpy(before, l->level, sizeof before);
     uint32_t n_vram = 0;
     for (size_t i = 0; i < sizeof before; i++) {
-        T_TRUE(before[i] == COLI__LEVEL_RAM || before[i] == COLI__LEVEL_VRAM);
-        n_vram += before[i] == COLI__LEVEL_VRAM;
+        T_TRUE(before[i] == COLI_LEVEL_RAM || before[i] == COLI_LEVEL_VRAM);
+        n_vram += before[i] == COLI_LEVEL_VRAM;
     }
     T_EQ(n_vram, backend_stats(m).n_expert);
     run_swap(m, 0);
@@ -249,7 +249,7 @@ T_TEST(when_a_turn_begins)
         coli__slot slot;
         for (uint32_t e = 0; e < RUN_EXPERTS; e++)
             T_EQ(coli__levels_of(l, layer->layer)[e],
-                 coli__tier_find(m->tier, layer, e, &slot) ? COLI__LEVEL_VRAM : COLI__LEVEL_RAM);
+                 coli__tier_find(m->tier, layer, e, &slot) ? COLI_LEVEL_VRAM : COLI_LEVEL_RAM);
     }
     coli_session_destroy(s);
     coli_model_close(m);

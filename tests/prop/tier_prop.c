@@ -40,7 +40,7 @@ static void step(coli_model *m, t_rng *rng, uint32_t favourite, uint32_t n_row)
     int32_t ids[64 * N_USED];
     for (uint32_t l = 0; l < N_LAYER; l++) {
         for (uint32_t t = 0; t < n_row; t++) route(rng, favourite + l, ids + t * N_USED);
-        coli__tier_used(m->tier, coli__container_experts(m->container, l), ids, n_row * N_USED);
+        coli__tier_used(m->tier, coli__container_experts(m->container, l), ids, n_row, N_USED);
     }
 }
 

@@ -63,9 +63,10 @@ coli_status coli__devices_progress(const coli__devices *devices, uint64_t done_b
                                    uint64_t total_bytes);
 /* The experts are there: say what is where.  E_UNSUPPORTED when a device that was asked for is lost.
  *   n_resident      (devices) experts on each
- *   is_unsupported  no device computes their format */
+ *   is_unsupported  no device computes their format
+ *   comes_later     they are uploaded when they are used */
 coli_status coli__devices_placed(const coli__devices *devices, const uint32_t *n_resident,
-                                 uint64_t n_expert, bool is_unsupported);
+                                 uint64_t n_expert, bool is_unsupported, bool comes_later);
 
 /* -- statistics -------------------------------------------------------------------------------- */
 

@@ -227,7 +227,7 @@ static void say_what_is_where(const coli__devices *d, uint32_t i, uint32_t n, ui
 }
 
 coli_status coli__devices_placed(const coli__devices *d, const uint32_t *n_resident,
-                                 uint64_t n_expert, bool is_unsupported)
+                                 uint64_t n_expert, bool is_unsupported, bool comes_later)
 {
     uint64_t n = 0, n_alive = 0;
     for (uint32_t i = 0; i < d->n; i++) n_alive += coli__device_alive(d->dev[i]);
@@ -239,6 +239,8 @@ coli_status coli__devices_placed(const coli__devices *d, const uint32_t *n_resid
     for (uint32_t i = 0; i < d->n; i++) say_what_is_where(d, i, n_resident[i], n_expert);
     if (is_unsupported)
         coli__devices_note(d, "experts stay in memory: the device does not compute their format");
+    else if (comes_later)
+        coli__devices_note(d, "experts are copied when they are first used");
     else if (d->vram_unit == COLI_VRAM_PERCENT && n < coli__devices_wanted(d, n_expert))
         coli__devices_note(
             d, "fewer experts than asked for: the device has no room for more, or failed");

@@ -21,17 +21,37 @@ void coli__levels_finish(coli__levels *l)
     *l = (coli__levels){0};
 }
 
-static uint8_t level_of(const coli__tier *tier, const coli__ct_experts *layer, uint32_t expert)
+static uint8_t level_of(const coli__tier *tier, const coli__store *store,
+                        const coli__ct_experts *layer, uint32_t expert)
 {
     coli__slot slot;
-    return coli__tier_find(tier, layer, expert, &slot) ? COLI__LEVEL_VRAM : COLI__LEVEL_RAM;
+    if (coli__tier_find(tier, layer, expert, &slot)) return COLI_LEVEL_VRAM;
+    return !store || coli__store_has(store, layer, expert) ? COLI_LEVEL_RAM : COLI_LEVEL_DISK;
 }
 
-void coli__levels_read(coli__levels *l, const coli__container *container, const coli__tier *tier)
+void coli__levels_read(coli__levels *l, const coli__container *container, const coli__tier *tier,
+                       const coli__store *store)
 {
     for (uint32_t i = 0; i < coli__container_n_expert_layer(container); i++) {
         const coli__ct_experts *layer = coli__container_experts(container, i);
         uint8_t *out = l->level + (size_t)layer->layer * l->n_expert;
-        for (uint32_t e = 0; e < layer->n_expert; e++) out[e] = level_of(tier, layer, e);
+        for (uint32_t e = 0; e < layer->n_expert; e++) out[e] = level_of(tier, store, layer, e);
     }
+}
+
+coli_status coli__levels_set(coli__levels *l, const coli__container *container,
+                             const uint8_t *given)
+{
+    for (uint32_t i = 0; i < coli__container_n_expert_layer(container); i++) {
+        const coli__ct_experts *layer = coli__container_experts(container, i);
+        uint8_t *out = l->level + (size_t)layer->layer * l->n_expert;
+        for (uint32_t e = 0; e < layer->n_expert; e++) {
+            out[e] = *given++;
+            if (out[e] > COLI_LEVEL_VRAM)
+                return coli__fail(COLI_E_INVALID,
+                                  "levels: expert %u of layer %u: expected a coli_level, found %u",
+                                  e, layer->layer, out[e]);
+        }
+    }
+    return COLI_OK;
 }

@@ -7,6 +7,7 @@
 #define COLI_MOE_ROUTE_H
 
 #include "../math/kernels.h"
+#include "coli/coli.h"
 
 /* The n_used largest of n_expert router logits, best first, ties to the lower id, and their softmax
  * over the chosen: which equals the softmax over all, renormalised.
@@ -19,9 +20,6 @@ bool coli__route_softmax_topk(const coli__kernels *k, const float *logits, uint3
 /* -- cache-aware ------------------------------------------------------------------------------- */
 
 enum { COLI__ROUTE_MAX = 256 }; // experts of a row, and ranks that are looked at
-
-/* Where an expert is: what routing prefers. */
-enum { COLI__LEVEL_DISK, COLI__LEVEL_RAM, COLI__LEVEL_VRAM };
 
 /* What all rows of a model have in common. */
 typedef struct coli__route_rule {
@@ -44,7 +42,7 @@ typedef struct coli__route_row {
     const float *choice;  // what ranks: logits, or scores with a bias that only selects
     const float *mass;    // what weighs, 0 and more, in any unit; NULL: e^choice, a softmax's
     const uint8_t *keep;  // 0: not to be chosen (groups that lost); NULL: all may
-    const uint8_t *level; // COLI__LEVEL_*; NULL: all on disk
+    const uint8_t *level; // coli_level; NULL: all on disk
 } coli__route_row;
 
 /* What a row's choice cost.  "True" is what plain routing of the same numbers takes. */

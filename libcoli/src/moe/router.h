@@ -23,6 +23,7 @@ typedef struct coli__router {
     bool prefers; // where experts are decides; else plain routing is metered
     bool agrees;  // agreement and KL are metered
     bool live;    // where they are is read at each step, not once per turn
+    bool is_told; // where they are was said, and is never read
 
     /* the computing thread's */
     bool turn_begins; // a turn has begun, and where experts are was not yet read for it
@@ -33,9 +34,10 @@ typedef struct coli__router {
 void coli__router_destroy(coli__router *r);
 
 /* A chunk or a token is to be computed: read where the experts are, if it is time to.  At the beginning of
- * a turn copies on their way are waited for first, so that their speed does not decide what is chosen.
- * Called as the tier's functions are. */
-void coli__router_step(coli__router *r, const coli__container *container, coli__tier *tier);
+ * a turn copies and reads on their way are waited for first, so that their speed does not decide what is
+ * chosen.  Called as the tier's functions are. */
+void coli__router_step(coli__router *r, const coli__container *container, coli__tier *tier,
+                       coli__store *store);
 
 /* Add what n_row rows cost; cost is not looked at unless the router prefers. */
 void coli__router_count(coli__router *r, const coli__route_cost *cost, uint32_t n_row);

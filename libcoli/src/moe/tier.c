@@ -2,7 +2,9 @@
  *
  * States of an expert (coli__place of plan.h), and who changes them:
  *
- *      known --queue_copy--> queued --land--> resident           filling, and the newcomer of a swap
+ *      known --queue_copy--> queued --land--> resident           filling (upload_all at the start,
+ *                                                                fill_on_use later), and the newcomer
+ *                                                                of a swap
  *      resident --coli__tier_swap (the victim)--> known          its slot is the newcomer's
  *      queued --land, the copy failed--> known                   a slot that was swapped is lost
  *      any --forget_device--> away                               its device is lost
@@ -26,13 +28,17 @@
 #include <string.h>
 
 #include "../base/alloc.h"
+#include "../base/memory.h"
 #include "../base/threads.h"
 #include "heat.h"
+#include "home.h"
 
 enum { RING = 48 }; // copies queued on a device
 
 typedef struct copy {
-    coli__swap swap; // out: NONE when filling
+    coli__swap swap;               // out: NONE when filling
+    const coli__ct_experts *layer; // of swap.in, and which of its experts that is
+    uint32_t expert;
     coli_bk_source source;
     coli_bk_tensor *tensor; // of the slot; NULL: a new one
     bool in_place;
@@ -44,6 +50,8 @@ typedef struct ring {
     pthread_t thread;
     coli__device *dev;
     bool has_thread;
+    const coli__store *store; // NULL: sources are mapped
+    void *staging;            // (coli__store_room) the thread's: what is copied was read to here
 
     pthread_mutex_t mu;
     pthread_cond_t changed;
@@ -56,6 +64,8 @@ typedef struct ring {
 
 enum { NONE = UINT32_MAX };
 
+enum { LISTED = 1, TO_REPORT = 2 }; // of an expert that left; bits
+
 struct coli__tier {
     /* immutable after create */
     coli__devices *devices;
@@ -63,7 +73,8 @@ struct coli__tier {
     uint32_t n_layer, n_expert; // layers with experts
     uint32_t *index;            // (by the layer's number) its index among those
     uint32_t n_index;
-    bool replans;
+    bool replans, starts_empty, home_by_layer;
+    uint32_t layer_split;
 
     /* the computing thread's */
     uint8_t *place;          // (n_layer, n_expert) coli__place
@@ -75,10 +86,16 @@ struct coli__tier {
     bool in_prompt;
     uint64_t slot_bytes; // footprint
     uint32_t n_resident[COLI__MAX_DEVICE];
+    uint32_t room[COLI__MAX_DEVICE]; // slots that nothing was queued for yet
     uint64_t n_queued;
     bool is_full[COLI__MAX_DEVICE];      // an upload found no room
     bool is_forgotten[COLI__MAX_DEVICE]; // lost, and its experts are away
     ring *rings[COLI__MAX_DEVICE];
+    /* Who left and was not reported: a ring of experts, each in it once at most, so it holds all.  An
+     * entry whose expert has come back stays, and is passed over. */
+    uint32_t *evicted;   // (n_layer * n_expert)
+    uint8_t *is_evicted; // (n_layer, n_expert) LISTED, TO_REPORT
+    uint32_t first_evicted, n_evicted;
 
     /* numbers */
     uint64_t n_hit_at_mark, n_miss_at_mark;
@@ -117,6 +134,15 @@ bool coli__tier_find(const coli__tier *t, const coli__ct_experts *layer, uint32_
 
 static void run_copy(ring *r, copy *c)
 {
+    if (r->store) {
+        const uint8_t *data;
+        c->status = coli__store_read(r->store, c->layer, c->expert, r->staging, &data);
+        c->source.data = data;
+        if (c->status != COLI_OK) { // nothing to put into the slot: it goes, too
+            coli__device_free(r->dev, c->tensor);
+            return;
+        }
+    }
     c->status = c->tensor ? coli__device_overwrite(r->dev, &c->tensor, &c->source, &c->in_place)
                           : coli__device_upload(r->dev, &c->source, &c->tensor);
 }
@@ -141,13 +167,15 @@ static void *ring_main(void *arg)
     return NULL;
 }
 
-static coli_status ring_create(coli__device *dev, ring **out)
+static coli_status ring_create(coli__device *dev, const coli__store *store, ring **out)
 {
     ring *r = *out = coli__calloc(1, sizeof *r);
     if (!r) return COLI_E_NOMEM;
     r->dev = dev;
+    r->store = store;
     pthread_mutex_init(&r->mu, NULL);
     pthread_cond_init(&r->changed, NULL);
+    if (store) COLI_TRY(coli__pages_take(coli__store_room(store), &r->staging));
     const int error = coli__thread_start(&r->thread, ring_main, r);
     if (error)
         return coli__fail(COLI_E_NOMEM, "the copying thread of a device: %s", strerror(error));
@@ -166,6 +194,8 @@ static void ring_destroy(ring *r)
     if (r->has_thread) pthread_join(r->thread, NULL);
     pthread_cond_destroy(&r->changed);
     pthread_mutex_destroy(&r->mu);
+    if (r->staging && !coli__device_hangs(r->dev))
+        coli__pages_give(r->staging, coli__store_room(r->store));
     coli__free(r);
 }
 
@@ -198,14 +228,38 @@ static bool ring_take(ring *r, bool wait, copy *out)
     return has_one;
 }
 
+/* -- who left ---------------------------------------------------------------------------------- */
+
+static void note_evicted(coli__tier *t, uint32_t id)
+{
+    const uint32_t n = t->n_layer * t->n_expert;
+    if (!(t->is_evicted[id] & LISTED)) t->evicted[(t->first_evicted + t->n_evicted++) % n] = id;
+    t->is_evicted[id] = LISTED | TO_REPORT;
+}
+
+uint32_t coli__tier_evicted_take(coli__tier *t, uint32_t *ids, uint32_t cap)
+{
+    uint32_t n = 0;
+    while (t && n < cap && t->n_evicted > 0) {
+        const uint32_t id = t->evicted[t->first_evicted];
+        t->first_evicted = (t->first_evicted + 1) % (t->n_layer * t->n_expert);
+        t->n_evicted--;
+        if (t->is_evicted[id] & TO_REPORT) ids[n++] = id;
+        t->is_evicted[id] = 0;
+    }
+    return n;
+}
+
 /* -- copies begin and land --------------------------------------------------------------------- */
 
 static bool queue_copy(coli__tier *t, coli__swap swap, coli_bk_tensor *tensor)
 {
     const uint32_t device = t->home[swap.in];
-    copy c = {.swap = swap, .tensor = tensor};
-    if (!coli__devices_expert_source(t->devices, device, layer_of(t, swap.in),
-                                     swap.in % t->n_expert, &c.source))
+    copy c = {.swap = swap,
+              .layer = layer_of(t, swap.in),
+              .expert = swap.in % t->n_expert,
+              .tensor = tensor};
+    if (!coli__devices_expert_source(t->devices, device, c.layer, c.expert, &c.source))
         return false;
     if (!ring_add(t->rings[device], &c)) return false;
     t->place[swap.in] = COLI__PLACE_QUEUED;
@@ -223,6 +277,7 @@ bool coli__tier_swap(coli__tier *t, coli__swap swap)
     t->tensor[swap.out] = NULL;
     t->n_resident[t->home[swap.out]]--;
     t->n_swap++;
+    note_evicted(t, swap.out);
     return true;
 }
 
@@ -235,6 +290,7 @@ static void forget_device(coli__tier *t, uint32_t device)
     t->n_resident[device] = 0;
     for (uint32_t id = 0; id < t->n_layer * t->n_expert; id++)
         if (t->home[id] == device && t->place[id] != COLI__PLACE_QUEUED) {
+            if (t->place[id] == COLI__PLACE_RESIDENT) note_evicted(t, id);
             t->place[id] = COLI__PLACE_AWAY;
             t->tensor[id] = NULL;
         }
@@ -251,12 +307,14 @@ static void land(coli__tier *t, const copy *c)
         t->tensor[id] = c->tensor;
         t->n_resident[device]++;
         t->n_in_place += c->in_place;
+        t->is_evicted[id] &= (uint8_t)~TO_REPORT;
         return;
     }
     t->place[id] = is_lost ? COLI__PLACE_AWAY : COLI__PLACE_KNOWN;
     t->is_full[device] |= c->status == COLI_E_NOMEM;
     if (c->swap.out == NONE || is_lost) {
         coli__devices_give(t->devices, device, t->slot_bytes);
+        t->room[device]++;
         return;
     }
     t->n_swap_failed++; // and the slot is gone: coli__device_overwrite has tried all
@@ -281,11 +339,80 @@ void coli__tier_settle(coli__tier *t)
     collect(t);
 }
 
+/* -- homes ------------------------------------------------------------------------------------- */
+
+/* Experts that can be swapped for each other: all layers have the shape of the first. */
+static bool same_shape(const coli__ct_experts *a, const coli__ct_experts *b)
+{
+    return a->n_expert == b->n_expert && a->d_model == b->d_model && a->d_ff == b->d_ff &&
+           a->block_bytes == b->block_bytes && a->up_offset == b->up_offset &&
+           a->down_offset == b->down_offset &&
+           memcmp(&a->gate.fmt, &b->gate.fmt, sizeof a->gate.fmt) == 0 &&
+           memcmp(&a->up.fmt, &b->up.fmt, sizeof a->up.fmt) == 0 &&
+           memcmp(&a->down.fmt, &b->down.fmt, sizeof a->down.fmt) == 0;
+}
+
+static bool may_hold(const coli__tier *t, uint32_t device, const coli__ct_experts *layer)
+{
+    coli_bk_source source;
+    return same_shape(layer_of(t, 0), layer) &&
+           coli__devices_expert_source(t->devices, device, layer, 0, &source);
+}
+
+/* The devices that can hold experts.  One that cannot must not be a home, or its experts would never
+ * be anywhere; where none has room, none has, and all stay. */
+static uint32_t list_devices(const coli__tier *t, uint8_t *list)
+{
+    uint32_t n = 0;
+    for (int pass = 0; pass < 2 && n == 0; pass++)
+        for (uint32_t i = 0; i < coli__devices_n(t->devices); i++)
+            if (may_hold(t, i, layer_of(t, 0)) &&
+                (pass == 1 || (coli__device_alive(coli__devices_at(t->devices, i)) &&
+                               coli__devices_room(t->devices, i) >= t->slot_bytes)))
+                list[n++] = (uint8_t)i;
+    return n;
+}
+
+/* The home of each layer, as an index into the list. */
+static coli_status home_layers(const coli__tier *t, const uint8_t *list, uint32_t n, uint8_t *home)
+{
+    if (t->layer_split > 0 && (n != 2 || t->layer_split > t->n_layer))
+        return coli__fail(COLI_E_INVALID,
+                          "homes of the experts: %u of the layers for the first of two devices: "
+                          "there are %u layers and %u devices",
+                          t->layer_split, t->n_layer, n);
+    double weights[COLI__MAX_DEVICE];
+    for (uint32_t i = 0; i < n; i++) weights[i] = (double)coli__devices_room(t->devices, list[i]);
+    coli__home_of_layers(weights, n, t->n_layer, home);
+    for (uint32_t l = 0; t->layer_split > 0 && l < t->n_layer; l++) home[l] = l >= t->layer_split;
+    return COLI_OK;
+}
+
+static coli_status find_homes(coli__tier *t)
+{
+    uint8_t list[COLI__MAX_DEVICE];
+    const uint32_t n = list_devices(t, list);
+    uint8_t *of_layer = coli__calloc(t->n_layer, sizeof *of_layer);
+    if (!of_layer) return COLI_E_NOMEM;
+    coli_status status = COLI_OK;
+    if (t->home_by_layer && n > 0) status = home_layers(t, list, n, of_layer);
+    for (uint32_t id = 0; status == COLI_OK && id < t->n_layer * t->n_expert; id++) {
+        t->place[id] = COLI__PLACE_KNOWN; // mapped
+        t->home[id] = COLI__NO_HOME;
+        if (n == 0) continue;
+        const uint32_t device = t->home_by_layer ? list[of_layer[id / t->n_expert]]
+                                                 : coli__home_of_expert(list, n, id % t->n_expert);
+        if (may_hold(t, device, layer_of(t, id))) t->home[id] = (uint8_t)device;
+    }
+    coli__free(of_layer);
+    return status;
+}
+
 /* -- filling ----------------------------------------------------------------------------------- */
 
 /* Room for how many experts on each device: of those wanted, the share of the experts whose home it
  * is. */
-static void find_room(const coli__tier *t, uint32_t *room)
+static void find_room(coli__tier *t)
 {
     const uint64_t n = (uint64_t)t->n_layer * t->n_expert;
     const uint64_t wanted = coli__devices_wanted(t->devices, n);
@@ -296,7 +423,7 @@ static void find_room(const coli__tier *t, uint32_t *room)
         const uint64_t fit = coli__devices_room(t->devices, i) / t->slot_bytes;
         const uint64_t after = before + n_home[i];
         const uint64_t share = wanted * after / n - wanted * before / n; // they add up to `wanted`
-        room[i] = (uint32_t)(fit < share ? fit : share);
+        t->room[i] = (uint32_t)(fit < share ? fit : share);
         before = after;
     }
 }
@@ -330,57 +457,50 @@ static coli_status upload_all(coli__tier *t, const uint32_t *ids, uint32_t n)
     return n ? coli__devices_progress(t->devices, n * block, n * block) : COLI_OK;
 }
 
+/* What came to be used and is nowhere, where there is room for it: as much as the queue takes. */
+static void fill_on_use(coli__tier *t, uint32_t layer, const int32_t *ids, size_t n_id)
+{
+    bool has_room = false;
+    for (uint32_t i = 0; i < coli__devices_n(t->devices); i++) has_room |= t->room[i] > 0;
+    for (size_t i = 0; has_room && i < n_id; i++) {
+        if (ids[i] < 0) continue;
+        const uint32_t id = layer * t->n_expert + (uint32_t)ids[i], device = t->home[id];
+        if (t->place[id] != COLI__PLACE_KNOWN || device == COLI__NO_HOME || t->room[device] == 0)
+            continue;
+        if (!upload(t, id)) return;
+        if (t->place[id] == COLI__PLACE_QUEUED)
+            t->room[device]--;
+        else
+            t->room[device] = 0; // nothing more goes there
+    }
+}
+
 coli_status coli__tier_fill(coli__tier *t, const uint32_t *stored)
 {
     if (!t) return COLI_OK;
+    COLI_TRY(find_homes(t));
     const uint32_t n = t->n_layer * t->n_expert;
     coli__plan_key *keys = coli__calloc(n, sizeof *keys);
     uint32_t *ids = coli__calloc(n, sizeof *ids);
     coli_status status = keys && ids ? COLI_OK : COLI_E_NOMEM;
     if (status == COLI_OK) {
-        uint32_t room[COLI__MAX_DEVICE];
-        find_room(t, room);
+        find_room(t);
         const coli__plan_world w = {t->n_layer, t->n_expert, t->place, t->home, NULL, NULL};
         coli__heat_init(&t->heat, t->n_layer, t->n_expert, t->heat_counts, stored);
         coli__plan_order(t->n_layer, t->n_expert, stored, keys, ids);
-        const uint32_t chosen = coli__plan_fill(&w, ids, n, room, coli__devices_n(t->devices), ids);
+        const uint32_t chosen = t->starts_empty ? 0
+                                                : coli__plan_fill(&w, ids, n, t->room,
+                                                                  coli__devices_n(t->devices), ids);
         status = upload_all(t, ids, chosen);
     }
     coli__free(keys);
     coli__free(ids);
     if (status != COLI_OK) return status;
-    return coli__devices_placed(t->devices, t->n_resident, n, t->home[0] == COLI__NO_HOME);
+    return coli__devices_placed(t->devices, t->n_resident, n, t->home[0] == COLI__NO_HOME,
+                                t->starts_empty);
 }
 
 /* -- create ------------------------------------------------------------------------------------ */
-
-/* Experts that can be swapped for each other: all layers have the shape of the first. */
-static bool same_shape(const coli__ct_experts *a, const coli__ct_experts *b)
-{
-    return a->n_expert == b->n_expert && a->d_model == b->d_model && a->d_ff == b->d_ff &&
-           a->block_bytes == b->block_bytes && a->up_offset == b->up_offset &&
-           a->down_offset == b->down_offset &&
-           memcmp(&a->gate.fmt, &b->gate.fmt, sizeof a->gate.fmt) == 0 &&
-           memcmp(&a->up.fmt, &b->up.fmt, sizeof a->up.fmt) == 0 &&
-           memcmp(&a->down.fmt, &b->down.fmt, sizeof a->down.fmt) == 0;
-}
-
-static void find_homes(coli__tier *t)
-{
-    const uint32_t n_device = coli__devices_n(t->devices);
-    const coli__ct_experts *first = coli__container_experts(t->container, 0);
-    for (uint32_t l = 0; l < t->n_layer; l++) {
-        const coli__ct_experts *layer = coli__container_experts(t->container, l);
-        for (uint32_t e = 0; e < t->n_expert; e++) {
-            coli_bk_source source;
-            const uint32_t device = e % n_device;
-            const bool fits = same_shape(first, layer) &&
-                              coli__devices_expert_source(t->devices, device, layer, e, &source);
-            t->home[l * t->n_expert + e] = fits ? (uint8_t)device : COLI__NO_HOME;
-            t->place[l * t->n_expert + e] = COLI__PLACE_KNOWN; // mapped
-        }
-    }
-}
 
 static coli_status allocate(coli__tier *t)
 {
@@ -394,7 +514,11 @@ static coli_status allocate(coli__tier *t)
     t->home = coli__calloc(n, sizeof *t->home);
     t->tensor = coli__calloc(n, sizeof *t->tensor);
     t->heat_counts = coli__calloc(n, sizeof *t->heat_counts);
-    if (!t->index || !t->place || !t->home || !t->tensor || !t->heat_counts) return COLI_E_NOMEM;
+    t->evicted = coli__calloc(n, sizeof *t->evicted);
+    t->is_evicted = coli__calloc(n, sizeof *t->is_evicted);
+    if (!t->index || !t->place || !t->home || !t->tensor || !t->heat_counts || !t->evicted ||
+        !t->is_evicted)
+        return COLI_E_NOMEM;
     for (uint32_t l = 0; l < t->n_layer; l++)
         t->index[coli__container_experts(t->container, l)->layer] = l;
     return COLI_OK;
@@ -406,8 +530,7 @@ static coli_status build(coli__tier *t, const coli__tier_opts *o)
     COLI_TRY(coli__replan_init(&t->replan, t->n_layer, t->n_expert, o->replan_cap));
     coli__heat_init(&t->heat, t->n_layer, t->n_expert, t->heat_counts, NULL);
     for (uint32_t i = 0; i < coli__devices_n(t->devices); i++)
-        COLI_TRY(ring_create(coli__devices_at(t->devices, i), &t->rings[i]));
-    find_homes(t);
+        COLI_TRY(ring_create(coli__devices_at(t->devices, i), o->store, &t->rings[i]));
     const uint64_t block = coli__container_experts(t->container, 0)->block_bytes;
     for (uint32_t i = 0; i < coli__devices_n(t->devices); i++) {
         const uint64_t bytes = coli__device_footprint(coli__devices_at(t->devices, i), block);
@@ -428,6 +551,9 @@ coli_status coli__tier_create(coli__devices *devices, const coli__container *con
     t->n_layer = coli__container_n_expert_layer(container);
     t->n_expert = coli__container_experts(container, 0)->n_expert;
     t->replans = opts->replan;
+    t->starts_empty = opts->starts_empty;
+    t->home_by_layer = opts->home_by_layer || opts->layer_split > 0;
+    t->layer_split = opts->layer_split;
     const coli_status status = build(t, opts);
     if (status != COLI_OK) {
         coli__tier_destroy(t);
@@ -447,6 +573,8 @@ void coli__tier_destroy(coli__tier *t)
     coli__free(t->home);
     coli__free(t->tensor);
     coli__free(t->heat_counts);
+    coli__free(t->evicted);
+    coli__free(t->is_evicted);
     coli__free(t);
 }
 
@@ -509,12 +637,15 @@ void coli__tier_tick(coli__tier *t)
     if (may_swap) swap_slowly(t);
 }
 
-void coli__tier_used(coli__tier *t, const coli__ct_experts *layer, const int32_t *ids, size_t n_id)
+void coli__tier_used(coli__tier *t, const coli__ct_experts *layer, const int32_t *ids,
+                     uint32_t n_row, uint32_t n_used)
 {
     if (!t) return;
     collect(t);
     const uint32_t l = t->index[layer->layer];
+    const size_t n_id = (size_t)n_row * n_used;
     coli__heat_use(&t->heat, l, ids, n_id);
+    fill_on_use(t, l, ids, n_id);
     if (!t->in_prompt || !t->replans) return;
     coli__replan_use(&t->replan, l, ids, n_id);
     const coli__plan_world w = world_of(t);

@@ -12,12 +12,17 @@
 
 #include "../backend/devices.h"
 #include "replan.h"
+#include "store.h"
 
 typedef struct coli__tier coli__tier;
 
 typedef struct coli__tier_opts {
-    bool replan;        // re-plan from each prompt's routing
-    int32_t replan_cap; // swaps per layer and prompt
+    bool replan;          // re-plan from each prompt's routing
+    int32_t replan_cap;   // swaps per layer and prompt
+    bool starts_empty;    // an expert is uploaded when it is first used
+    bool home_by_layer;   // else by expert (home.h)
+    uint32_t layer_split; // by layer: so many are the first device's, of two; 0: by allowance
+    const coli__store *store; // copies read experts through it; NULL: they are mapped
 } coli__tier_opts;
 
 /* Empty.  The container and the devices outlive the tier.  *out is NULL without devices. */
@@ -26,10 +31,10 @@ coli_status coli__tier_create(coli__devices *devices, const coli__container *con
 /* Ends the copies: what is queued is not begun any more. */
 void coli__tier_destroy(coli__tier *tier);
 
-/* Fill the devices with what their allowance leaves.
+/* Fill the devices with what their allowance leaves, or leave that for later (starts_empty).
  *   heat  (n_layer, n_expert) of earlier runs, by layers with experts; NULL: none
  * E_CANCELLED when the devices' progress said so; E_UNSUPPORTED when a device that was asked for is
- * lost. */
+ * lost; E_INVALID when layer_split does not fit the devices or the layers. */
 coli_status coli__tier_fill(coli__tier *tier, const uint32_t *heat);
 
 coli__devices *coli__tier_devices(const coli__tier *tier);
@@ -44,15 +49,24 @@ void coli__tier_prompt(coli__tier *tier);         // a prompt begins
 void coli__tier_prompt_goes_on(coli__tier *tier); // another chunk of one
 void coli__tier_prompt_ends(coli__tier *tier);    // hits from here on are the decode's
 void coli__tier_tick(coli__tier *tier);           // a token is to be decoded
-/* Rows of a layer were computed with these experts (n_id ids, all rows). */
+/* Rows of a layer were computed with these experts.  Where there is room that nothing was filled
+ * into, they are uploaded as far as the queue takes them.
+ *   ids  (n_row, n_used) best first; below 0: none */
 void coli__tier_used(coli__tier *tier, const coli__ct_experts *layer, const int32_t *ids,
-                     size_t n_id);
+                     uint32_t n_row, uint32_t n_used);
 /* Wait until every copy that is queued has ended and what it brought is resident. */
 void coli__tier_settle(coli__tier *tier);
 
 /* One expert for another, now: true when the copy was queued.  The newcomer is on no device, the
  * leaving one is, and both have the same home. */
 bool coli__tier_swap(coli__tier *tier, coli__swap swap);
+
+/* Experts that have left the devices since the last call, oldest first: whoever dropped their bytes
+ * from memory reads them back now.  Each is reported once, however often it left, and not at all if
+ * it has come back.
+ *   ids  (cap) flat, layer * n_expert + expert
+ * Returns how many; call again while that is cap. */
+uint32_t coli__tier_evicted_take(coli__tier *tier, uint32_t *ids, uint32_t cap);
 
 /* -- numbers ----------------------------------------------------------------------------------- */
 

@@ -5,7 +5,9 @@
 #include <string.h>
 
 #include "../../include/coli/exact.h"
+#include "../base/memory.h"
 #include "../moe/heat_file.h"
+#include "../moe/store_plan.h"
 #include "api.h"
 
 const char *coli_version(void)
@@ -81,12 +83,58 @@ static coli_status describe(coli_model *m, const char *dir)
     return m->name ? status : COLI_E_NOMEM;
 }
 
+/* -- memory ------------------------------------------------------------------------------------ */
+
+/* Everything but the routed experts: in memory whatever happens. */
+static uint64_t trunk_bytes(const coli__container *c)
+{
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < coli__container_n_tensor(c); i++)
+        sum += coli__container_tensor(c, i)->n_bytes;
+    return sum;
+}
+
+/* Slots of each layer; as many as there are experts where all of them fit. */
+static uint32_t choose_n_slot(const coli_model *m, const coli_model_opts *o)
+{
+    const uint64_t trunk = trunk_bytes(m->container), available = coli__memory_available();
+    const coli__store_budget ask = {
+        .ram_bytes = o->ram_bytes,
+        .available_bytes = available > trunk ? available - trunk : 0, // none of it is there yet
+        .resident_bytes = trunk,
+        .slot_bytes = coli__store_slot_bytes(m->container),
+        .n_expert = coli__container_experts(m->container, 0)->n_expert};
+    if (o->ram_bytes == 0 && available == 0) return ask.n_expert; // the system does not tell
+    return coli__store_cap(&ask, NULL);
+}
+
+static coli_status open_store(coli_model *m, const coli_model_opts *o)
+{
+    if (coli__container_n_expert_layer(m->container) == 0) return COLI_OK;
+    const uint32_t n_expert = coli__container_experts(m->container, 0)->n_expert;
+    if (o->ram_experts > n_expert)
+        return coli__fail(COLI_E_INVALID,
+                          "%u experts of each layer in memory, of %u that there are",
+                          o->ram_experts, n_expert);
+    const uint32_t n_slot = o->ram_experts ? o->ram_experts : choose_n_slot(m, o);
+    if (n_slot == n_expert && !o->ram_experts) return COLI_OK;
+    const coli__store_opts opts = {.n_slot = n_slot, .guesses = !o->no_pilot};
+    return coli__store_create(m->container, &opts, &m->store);
+}
+
 /* -- devices and heat -------------------------------------------------------------------------- */
 
 static coli_status open_devices(coli_model *m, const coli_model_opts *o)
 {
+    if (o->home > COLI_HOME_LAYER)
+        return coli__fail(COLI_E_INVALID, "coli_model_opts: home: expected a coli_home, found %u",
+                          o->home);
     COLI_TRY(coli__devices_open(o, m->container, &m->devices));
-    const coli__tier_opts opts = {.replan = o->replan,
+    const coli__tier_opts opts = {.store = m->store,
+                                  .replan = o->replan,
+                                  .starts_empty = o->no_warmstart,
+                                  .home_by_layer = o->home == COLI_HOME_LAYER,
+                                  .layer_split = o->layer_split,
                                   .replan_cap = o->replan_max == 0 ? COLI__PLAN_CAP
                                                 : o->replan_max > INT32_MAX
                                                     ? INT32_MAX
@@ -181,9 +229,10 @@ static coli_status open_parts(coli_model *m, const char *dir, const coli_model_o
         return coli__fail(COLI_E_UNSUPPORTED,
                           "%s: made for the engine \"%s\", which this version lacks", dir,
                           coli__container_engine(m->container));
+    COLI_TRY(open_store(m, o));
     COLI_TRY(open_devices(m, o));
     COLI_TRY(m->engine->open(coli__container_config(m->container), m->container, m->kernels,
-                             m->tier, &m->weights));
+                             m->tier, m->store, &m->weights));
     m->engine->shape(m->weights, &m->shape);
     COLI_TRY(describe(m, dir));
     COLI_TRY(coli__companions_read(dir, coli__container_config(m->container), m->shape.n_vocab,
@@ -224,6 +273,7 @@ void coli_model_close(coli_model *m)
         write_heat(m); // who wants to know whether it worked calls coli_model_save_heat
     coli__free(m->heat_path);
     coli__tier_destroy(m->tier);
+    coli__store_destroy(m->store);
     if (coli__devices_close(m->devices)) coli__container_close(m->container);
     coli__free(m->name);
     pthread_mutex_destroy(&m->mu);
@@ -284,6 +334,19 @@ coli_status coli_model_get_backend_stats(const coli_model *m, coli_backend_stats
     lock(m);
     coli__devices_stats(m->devices, &full);
     coli__tier_stats(m->tier, &full);
+    unlock(m);
+    coli__struct_fill(out, &full, sizeof full);
+    return COLI_OK;
+}
+
+coli_status coli_model_get_store_stats(const coli_model *m, coli_store_stats *out)
+{
+    if (out) COLI_TRY(coli__struct_clear("coli_store_stats", out));
+    if (!m || !out)
+        return coli__fail(COLI_E_INVALID, "coli_model_get_store_stats: an argument is NULL");
+    coli_store_stats full = {.struct_size = sizeof full};
+    lock(m);
+    coli__store_stats(m->store, &full);
     unlock(m);
     coli__struct_fill(out, &full, sizeof full);
     return COLI_OK;

@@ -46,8 +46,11 @@ coli_status coli__router_create(coli_model *m, const coli_route_opts *opts, coli
         .prefers = o.cache_route,
         .agrees = o.agree,
         .live = o.live,
+        .is_told = o.levels != NULL,
         .totals = &m->route};
-    const coli_status status = coli__levels_init(&r->levels, m->container);
+    coli_status status = coli__levels_init(&r->levels, m->container);
+    if (status == COLI_OK && o.levels)
+        status = coli__levels_set(&r->levels, m->container, o.levels);
     if (status != COLI_OK) {
         coli__router_destroy(r);
         return status;
