@@ -134,7 +134,7 @@ T_TEST(a_top_two_model_swaps_nothing)
 T_TEST(same_bytes_everywhere)
 {
     T_BEGIN;
-    static const uint32_t threads[] = {1, 2, 5}, chunks[] = {512, 64, 7, 1};
+    static const uint32_t threads[] = {1, 2, 5}, cuts[] = {512, 64, 7, 1};
     coli_route_opts o = route_opts();
     o.alpha = 0.75f;
     const digest plain = digest_run(demo, NULL, 2, 512, N_PROMPT);
@@ -151,9 +151,9 @@ T_TEST(same_bytes_everywhere)
             for (size_t c = 0; c < 4; c++) {
                 if (!strcmp(*isa, "scalar") && (t != 1 || c != 2)) continue; // slow
                 m = model_of(demo, 25, threads[t], *isa);
-                const digest got = digest_with(m, chunks[c], &o, &s);
+                const digest got = digest_with(m, cuts[c], &o, &s);
                 if (got.h != want.h)
-                    print_error("%s, %u threads, chunk %u:\n", *isa, threads[t], chunks[c]);
+                    print_error("%s, %u threads, chunk %u:\n", *isa, threads[t], cuts[c]);
                 T_EQ(got.h, want.h);
                 T_MEM(&s, &first, sizeof s); // the meters, too
                 coli_model_close(m);
@@ -252,6 +252,137 @@ T_TEST(when_a_turn_begins)
                  coli__tier_find(m->tier, layer, e, &slot) ? COLI_LEVEL_VRAM : COLI_LEVEL_RAM);
     }
     coli_session_destroy(s);
+    coli_model_close(m);
+}
+
+/* ---- levels ------------------------------------------------------------------------------- */
+
+/* With n_slot experts of each layer in RAM; percent below 0: and no device. */
+static coli_model *model_in_ram(double percent, uint32_t n_threads, uint32_t n_slot)
+{
+    coli_model_opts opts = backend_opts(percent, false, NULL);
+    if (percent < 0) opts.backend = "none";
+    opts.n_threads = n_threads;
+    opts.ram_experts = n_slot;
+    coli_model *m;
+    T_OK(coli_model_open(demo, &opts, &m));
+    return m;
+}
+
+typedef struct outcome {
+    digest d;
+    coli_route_stats route;
+    coli_store_stats store;
+} outcome;
+
+/* A turn that fills the RAM, and the same prompt again, of which the outcome is. */
+static outcome second_turn(coli_model *m, uint32_t n_chunk, const coli_route_opts *o)
+{
+    outcome r = {.store = {.struct_size = sizeof r.store}};
+    coli_session *s = session_of(m, n_chunk, o);
+    digest_in(s, N_PROMPT);
+    const coli_route_stats first = stats_of(m);
+    coli_session_reset(s);
+    r.d = digest_in(s, N_PROMPT);
+    r.route = stats_of(m);
+    r.route.route_swaps -= first.route_swaps;
+    r.route.route_swaps_vram -= first.route_swaps_vram;
+    T_OK(coli_model_get_store_stats(m, &r.store));
+    coli_session_destroy(s);
+    return r;
+}
+
+static const uint32_t chunks[] = {32, 7, 512, 1};
+
+T_TEST(memory_alone)
+{
+    T_BEGIN;
+    const digest plain = digest_run(demo, NULL, 2, 512, N_PROMPT);
+    coli_route_opts o = route_opts();
+    coli_model *m = model_in_ram(-1, 2, 16);
+    coli_route_stats cold;
+    T_EQ(digest_with(m, 512, &o, &cold).h, plain.h); // nothing was read yet: nothing is preferred
+    T_EQ(cold.route_swaps, 0);
+    coli_model_close(m);
+
+    digest want = {0};
+    for (uint32_t i = 0; i < 4; i++) { // also where chunks use more experts than there are slots
+        m = model_in_ram(-1, 1 + i, 16);
+        const outcome got = second_turn(m, chunks[i], &o);
+        T_TRUE(got.route.route_swaps > 0);
+        T_EQ(got.route.route_swaps_vram, 0);
+        if (i == 0) want = got.d;
+        T_EQ(got.d.h, want.h);
+        T_TRUE(got.d.h != plain.h);
+        coli_model_close(m);
+    }
+}
+
+T_TEST(memory_and_a_device)
+{
+    T_BEGIN;
+    coli_route_opts o = route_opts();
+    digest want = {0};
+    for (uint32_t i = 0; i < 4; i++) {
+        coli_model *m = model_in_ram(25, 1 + i, 16);
+        const outcome got = second_turn(m, chunks[i], &o);
+        T_TRUE(got.route.route_swaps_vram > 0);
+        T_TRUE(got.route.route_swaps > got.route.route_swaps_vram); // two levels
+        if (i == 0) want = got.d;
+        T_EQ(got.d.h, want.h);
+        coli_model_close(m);
+    }
+}
+
+/* What it is for, without a device: fewer experts are read. */
+T_TEST(fewer_reads)
+{
+    T_BEGIN;
+    uint64_t n_miss[3];
+    for (uint32_t i = 0; i < 3; i++) {
+        coli_route_opts o = route_opts();
+        o.live = i == 2;
+        coli_model *m = model_in_ram(-1, 2, 16);
+        const outcome got = second_turn(m, 1, i ? &o : NULL);
+        n_miss[i] = got.store.n_miss;
+        print_message("    %s: %" PRIu64 " misses\n",
+                      i == 0   ? "off"
+                      : i == 1 ? "on"
+                               : "live",
+                      n_miss[i]);
+        coli_model_close(m);
+    }
+    T_TRUE(n_miss[1] < n_miss[0] && n_miss[2] < n_miss[1]);
+}
+
+/* Where experts are said to be, without a device: as with one that holds them. */
+T_TEST(a_placement_that_is_said)
+{
+    T_BEGIN;
+    coli_route_opts o = route_opts();
+    coli_model *m = model_of(demo, 25, 2, NULL);
+    coli_route_stats want_stats, got_stats;
+    const digest want = digest_with(m, 512, &o, &want_stats);
+    const uint32_t n = m->shape.n_moe_layer * m->shape.n_expert;
+    uint8_t *levels = calloc(n, 1);
+    for (uint32_t i = 0; i < n; i++) {
+        const coli__ct_experts *layer = coli__container_experts(m->container, i / 64);
+        coli__slot slot;
+        T_EQ(layer->n_expert, 64);
+        levels[i] =
+            coli__tier_find(m->tier, layer, i % 64, &slot) ? COLI_LEVEL_VRAM : COLI_LEVEL_RAM;
+    }
+    coli_model_close(m);
+    m = world_open(demo, 2, NULL);
+    o.levels = levels;
+    T_EQ(digest_with(m, 7, &o, &got_stats).h, want.h);
+    T_MEM(&got_stats, &want_stats, sizeof got_stats);
+    levels[n - 1] = 3;
+    coli_session *s;
+    const coli_session_opts opts = {.struct_size = sizeof opts, .route = &o};
+    T_FAILS(coli_session_create(m, &opts, &s), COLI_E_INVALID,
+            "expert 63 of layer 7: expected a coli_level, found 3");
+    free(levels);
     coli_model_close(m);
 }
 
@@ -429,6 +560,10 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_turn_goes_by_its_beginning),
         cmocka_unit_test(live_follows_step_by_step),
         cmocka_unit_test(when_a_turn_begins),
+        cmocka_unit_test(memory_alone),
+        cmocka_unit_test(memory_and_a_device),
+        cmocka_unit_test(fewer_reads),
+        cmocka_unit_test(a_placement_that_is_said),
         cmocka_unit_test(a_lost_device_does_not_change_a_turn),
         cmocka_unit_test(heat_counts_the_chosen),
         cmocka_unit_test(more_hits_with_smaller_j),

@@ -21,21 +21,25 @@ void coli__levels_finish(coli__levels *l)
     *l = (coli__levels){0};
 }
 
-static uint8_t level_of(const coli__tier *tier, const coli__store *store,
-                        const coli__ct_experts *layer, uint32_t expert)
+static void read_layer(const coli__ct_experts *layer, const coli__tier *tier,
+                       const coli__store *store, bool expected, uint8_t *level)
 {
     coli__slot slot;
-    if (coli__tier_find(tier, layer, expert, &slot)) return COLI_LEVEL_VRAM;
-    return !store || coli__store_has(store, layer, expert) ? COLI_LEVEL_RAM : COLI_LEVEL_DISK;
+    for (uint32_t e = 0; e < layer->n_expert; e++) {
+        const bool in_ram = !store || (!expected && coli__store_has(store, layer, e));
+        level[e] = coli__tier_find(tier, layer, e, &slot) ? COLI_LEVEL_VRAM
+                   : in_ram                               ? COLI_LEVEL_RAM
+                                                          : COLI_LEVEL_DISK;
+    }
+    if (store && expected) coli__store_expect(store, layer, level);
 }
 
 void coli__levels_read(coli__levels *l, const coli__container *container, const coli__tier *tier,
-                       const coli__store *store)
+                       const coli__store *store, bool expected)
 {
     for (uint32_t i = 0; i < coli__container_n_expert_layer(container); i++) {
         const coli__ct_experts *layer = coli__container_experts(container, i);
-        uint8_t *out = l->level + (size_t)layer->layer * l->n_expert;
-        for (uint32_t e = 0; e < layer->n_expert; e++) out[e] = level_of(tier, store, layer, e);
+        read_layer(layer, tier, store, expected, l->level + (size_t)layer->layer * l->n_expert);
     }
 }
 

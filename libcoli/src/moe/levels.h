@@ -23,9 +23,11 @@ void coli__levels_finish(coli__levels *l);
 /* As they are now: what a device that is alive holds is in VRAM, what has a slot of the store is in RAM;
  * what is on its way to either is not there yet.  Where there is no store all experts are mapped, and those
  * that no device holds are in RAM: the page cache does not say which it has.
- * tier: NULL without devices.  Called as the tier's functions are. */
+ *   expected  in RAM is what the store would hold if reads took no time (coli__store_expect)
+ *   tier      NULL without devices
+ * Called as the tier's functions are. */
 void coli__levels_read(coli__levels *l, const coli__container *container, const coli__tier *tier,
-                       const coli__store *store);
+                       const coli__store *store, bool expected);
 
 /* As somebody says: given (layers with experts, n_expert) coli_level.  E_INVALID for what is none. */
 coli_status coli__levels_set(coli__levels *l, const coli__container *container,

@@ -11,14 +11,11 @@ void coli__router_destroy(coli__router *r)
 }
 
 void coli__router_step(coli__router *r, const coli__container *container, coli__tier *tier,
-                       coli__store *store)
+                       const coli__store *store)
 {
     if (!r->prefers || r->is_told || !(r->turn_begins || r->live)) return;
-    if (!r->live) {
-        coli__tier_settle(tier);
-        coli__store_settle(store);
-    }
-    coli__levels_read(&r->levels, container, tier, store);
+    if (!r->live) coli__tier_settle(tier);
+    coli__levels_read(&r->levels, container, tier, store, !r->live);
     r->turn_begins = false;
 }
 

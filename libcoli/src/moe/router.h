@@ -34,10 +34,10 @@ typedef struct coli__router {
 void coli__router_destroy(coli__router *r);
 
 /* A chunk or a token is to be computed: read where the experts are, if it is time to.  At the beginning of
- * a turn copies and reads on their way are waited for first, so that their speed does not decide what is
- * chosen.  Called as the tier's functions are. */
+ * a turn copies to devices are waited for, and what the store is expected to hold counts, not what it does: so
+ * the speed of neither decides what is chosen.  Called as the tier's functions are. */
 void coli__router_step(coli__router *r, const coli__container *container, coli__tier *tier,
-                       coli__store *store);
+                       const coli__store *store);
 
 /* Add what n_row rows cost; cost is not looked at unless the router prefers. */
 void coli__router_count(coli__router *r, const coli__route_cost *cost, uint32_t n_row);
