@@ -15,6 +15,7 @@ struct coli__container;
 struct coli__tier;
 struct coli__router;
 struct coli__store;
+struct coli__trunk;
 
 /* What forward reports besides logits; every pointer may be NULL. */
 typedef struct coli__probe {
@@ -55,12 +56,14 @@ typedef struct coli__engine {
     bool (*claims)(const json_t *config);
     /* Check the config and list the tensors it implies. */
     coli_status (*describe)(const json_t *config, coli__model_spec *out);
-    /* Bind a container's tensors, and offer those that the tier's devices may multiply.  Container,
-     * tier and store outlive the engine's model; the last two may be NULL. */
+    /* Bind a container's tensors.  Container, tier and store outlive the engine's model; the last two
+     * may be NULL. */
     coli_status (*open)(const json_t *config, const struct coli__container *container,
                         const coli__kernels *kernels, struct coli__tier *tier,
                         struct coli__store *store, void **out);
     void (*close)(void *model);
+    /* Offer the matrices that devices may multiply (moe/trunk.h), before any state is created. */
+    coli_status (*offer)(const void *model, struct coli__trunk *trunk);
     void (*shape)(const void *model, coli__shape *out);
     /* A sequence's state, with scratch for chunks of up to max_chunk rows and n_worker workers. */
     coli_status (*state_create)(void *model, uint32_t n_ctx, uint32_t max_chunk, uint32_t n_worker,

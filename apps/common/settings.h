@@ -39,11 +39,13 @@ typedef enum app_option_id {
     APP_OPT_BACKEND_OPTIONS,
     APP_OPT_DEVICES,
     APP_OPT_VRAM,
-    APP_OPT_VRAM_TRUNK,
+    APP_OPT_PLACE,
+    APP_OPT_NO_TRUNK_PROBE,
     APP_OPT_HEAT,
     APP_OPT_HEAT_READONLY,
     APP_OPT_REPLAN,
     APP_OPT_REPLAN_MAX,
+    APP_OPT_REPLAN_WITH,
     APP_OPT_CACHE_ROUTE,
     APP_OPT_ROUTE_J,
     APP_OPT_ROUTE_M,
@@ -143,13 +145,14 @@ typedef struct app_settings {
     uint32_t threads, ctx, chunk;
     const char *backend, *backend_path, *backend_options, *devices;
     app_vram vram;
-    bool vram_trunk;
+    const char *place;
+    bool no_trunk_probe;
     const char *heat;
     bool heat_readonly, replan;
+    uint32_t replan_max, replan_with, layer_split;
     bool cache_route, route_agree, route_live;
     uint32_t route_j, route_m;
     float route_p, route_alpha;
-    uint32_t replan_max, layer_split;
     bool no_warmstart;
     const char *home;
     uint32_t device;
@@ -181,8 +184,10 @@ typedef struct app_settings {
 
 typedef enum app_kind {
     APP_FLAG,
+    APP_FLAG_NOT, // its variable says the opposite: 0 sets the flag
     APP_TEXT,
     APP_CHOICE,
+    APP_SET, // of choices, "a,b": one bit each in an uint32_t, the first choice's is 1
     APP_U32,
     APP_U64,
     APP_F32,
@@ -196,7 +201,7 @@ typedef struct app_option {
     app_kind kind;
     size_t offset;         // of the field in app_settings
     double min, max;       // of APP_U32 and APP_F32, both included
-    const char *choices;   // "a|b" for APP_CHOICE
+    const char *choices;   // "a|b" for APP_CHOICE and APP_SET
     const char *otherwise; // the default, in words; NULL: nothing worth saying
     uint32_t commands;
     const char *help;

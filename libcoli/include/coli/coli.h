@@ -66,6 +66,15 @@ typedef enum coli_home {
     COLI_HOME_LAYER   /* all experts of a layer are on one device; layers in the devices' order */
 } coli_home;
 
+/* What a re-plan does besides counting (docs/replan.md). */
+typedef enum coli_replan_with {
+    COLI_REPLAN_TAIL = 1,   /* late rows of the prompt count more */
+    COLI_REPLAN_PRIOR = 2,  /* what was used before counts as some more rows */
+    COLI_REPLAN_COST = 4,   /* no more swaps than pay, by measured speeds */
+    COLI_REPLAN_ONLINE = 8, /* corrections while tokens are decoded, instead of slow swaps by heat */
+    COLI_REPLAN_HOLD = 16   /* a prompt's swaps wait until the link is idle */
+} coli_replan_with;
+
 typedef struct coli_model_opts {
     uint32_t struct_size;
     uint32_t n_threads; /* compute threads, the caller's included; 0: one per usable processor */
@@ -81,7 +90,6 @@ typedef struct coli_model_opts {
     uint32_t vram_unit;          /* coli_vram_unit */
     uint32_t backend_wait_ms;    /* a device that takes longer is given up; 0: 10,000 */
     double vram;
-    bool vram_trunk; /* the dense matrices go to the first device, before the experts */
     void (*note)(void *user, const char *line); /* which devices are used and how; NULL: nobody asks */
     coli_progress_fn progress;                  /* of copying experts to devices */
     void *user;                                 /* of both */
@@ -90,7 +98,7 @@ typedef struct coli_model_opts {
                            model is closed; NULL: none.  It need not exist yet */
     bool heat_readonly; /* do not write it */
     bool replan;        /* each prompt's own routing decides, from its prefill on */
-    uint32_t replan_max; /* swaps per layer and prompt; 0: 24 */
+    uint32_t replan_max; /* swaps per layer and prompt; 0: 24, with COLI_REPLAN_COST as many as pay */
     bool no_warmstart;   /* fill nothing at the start: experts are copied when they are first used */
     uint32_t home;       /* coli_home */
     uint32_t layer_split; /* COLI_HOME_LAYER on two devices: the first has so many layers; 0: shares of
@@ -102,6 +110,12 @@ typedef struct coli_model_opts {
     uint64_t pin_bytes;   /* of these, for the experts that the heat file says are used most, which then
                              stay; 0: the library's choice */
     bool no_pilot;        /* do not guess which experts the next layer will use, to read them early */
+    uint32_t replan_with; /* coli_replan_with, added up; anything but 0 implies replan */
+    /* Which of the dense matrices devices hold: "auto" or NULL (those worth more than the experts in
+     * their place, if the device is faster), "off", "all" (what fits, before the experts), or a list
+     * like "lmhead=0;dnproj=0:20+1:20;experts=all" (docs/devices.md). */
+    const char *place;
+    bool no_trunk_probe; /* auto: do not try whether a device is faster than the processor */
 } coli_model_opts;
 
 /* Open a container directory (docs/formats/container.md).  The weights are mapped, not read.
@@ -173,6 +187,7 @@ typedef struct coli_backend_stats {
     uint64_t n_replan_planned, n_replan_done, n_replan_pending, n_replan_skipped;
     /* As the devices measured (the fake one: as a real one would have taken), ms. */
     double upload_ms, to_device_ms, kernel_ms, to_host_ms;
+    uint64_t n_matrix_off; /* of n_matrix: a device failed to compute with them, so it is not asked again */
 } coli_backend_stats;
 /* Waits for the chunk that a session is computing. */
 COLI_API coli_status coli_model_get_backend_stats(const coli_model *model, coli_backend_stats *out);
