@@ -13,6 +13,7 @@
 
 struct coli__container;
 struct coli__tier;
+struct coli__router;
 struct coli__store;
 struct coli__trunk;
 
@@ -41,6 +42,7 @@ typedef struct coli__forward_args {
     float *logits;            // (n_tok - logits_from, n_vocab)
     const coli__probe *probe; // NULL for none
     coli__elapsed *elapsed;   // what the rows took is added to it; NULL: nobody asks
+    struct coli__router *router; // how rows choose their experts; NULL: plainly
 } coli__forward_args;
 
 /* Memory of one sequence, in bytes. */
