@@ -38,6 +38,10 @@ typedef struct coli__ct_experts {
 coli_status coli__container_open(const char *dir, coli__container **out);
 void coli__container_close(coli__container *c);
 
+/* E_IO when model.coli became shorter or could not be read since it was opened: what was read of it
+ * since then is worthless. */
+coli_status coli__container_check_whole(const coli__container *c);
+
 const char *coli__container_dir(const coli__container *c);
 const char *coli__container_engine(const coli__container *c); // "qwen36"
 /* 32 hex digits: which weights these are. */
@@ -53,9 +57,14 @@ uint32_t coli__container_n_tensor(const coli__container *c); // outside the rout
 const coli__ct_tensor *coli__container_tensor(const coli__container *c, uint32_t i);
 uint32_t coli__container_n_expert_layer(const coli__container *c);
 const coli__ct_experts *coli__container_experts(const coli__container *c, uint32_t i);
-/* Expert e of that layer as three matrices. */
+/* Where the block of that layer's expert e is in model.coli, for who reads instead of mapping. */
+uint64_t coli__container_expert_offset(const coli__container *c, uint32_t i, uint32_t e);
+const char *coli__container_path(const coli__container *c); // of model.coli
+/* Expert e of that layer as three matrices: those of the mapping, or of a copy of its block. */
 void coli__ct_expert(const coli__ct_experts *layer, uint32_t e, coli__mat *gate, coli__mat *up,
                      coli__mat *down);
+void coli__ct_expert_at(const coli__ct_experts *layer, uint32_t e, const uint8_t *block,
+                        coli__mat *gate, coli__mat *up, coli__mat *down);
 
 /* Whether these are the tensors and experts that spec asks for, no fewer and no more; E_FORMAT names
  * the first that is missing or differs. */
