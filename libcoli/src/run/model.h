@@ -6,6 +6,7 @@
 
 #include "../../../engines/engine.h"
 #include "../model/container.h"
+#include "../moe/budget.h"
 #include "../moe/store.h"
 #include "../moe/tier.h"
 #include "companions.h"
@@ -16,11 +17,13 @@ struct coli_model {
     const coli__engine *engine;
     void *weights; // the engine's
     const coli__kernels *kernels;
-    coli__devices *devices; // NULL: none
-    coli__tier *tier;       // on them
-    coli__store *store;     // NULL: all experts are mapped
-    char *heat_path;        // to be written at close; NULL: not
-    uint64_t heat_tokens;   // that the file had when it was read
+    coli__devices *devices;  // NULL: none
+    coli__tier *tier;        // on them
+    coli__store *store;      // NULL: all experts are mapped
+    coli__ram_budget ram;    // how that was decided
+    uint64_t resident_bytes; // trunk and one sequence
+    char *heat_path;         // to be written at close; NULL: not
+    uint64_t heat_tokens;    // that the file had when it was read
     coli__shape shape;
     coli__companions beside;
     uint64_t n_param, n_param_active;
