@@ -741,11 +741,13 @@ typedef struct coli_plan_result {
     uint64_t n_in_vram, n_in_ram, n_on_disk;
     /* What a token reads of weights, if it used all experts alike. */
     uint64_t token_vram_bytes, token_ram_bytes, token_disk_bytes;
+    uint64_t vram_trunk_bytes; /* that dense matrices take of devices; they stay in memory, too */
 } coli_plan_result;
 
 /* Tell where everything would be with these options, without loading anything: the container's tables
  * are read, and devices are asked how much memory they have.  A session of the given kind is counted.
- * The dense matrices are counted as if they stayed in memory.
+ * Of the dense matrices those go to devices that would if the devices were faster than the processor;
+ * for tokens they are counted as if they stayed in memory.  A heat file is not looked at.
  * Errors   as for coli_model_open and coli_session_create. */
 COLI_API coli_status coli_plan(const char *dir, const coli_model_opts *model,
                                const coli_session_opts *session, coli_plan_result *out);

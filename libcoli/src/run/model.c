@@ -199,8 +199,10 @@ static coli_status try_heat_path(coli_model *m, const char *path, coli__heat_fil
     return m->heat_path ? COLI_OK : COLI_E_NOMEM;
 }
 
-static coli_status place_trunk(coli_model *m, const coli_model_opts *o,
-                               const coli__place_list *list, const uint32_t *heat)
+/* With what to do about it: coli__trunk_place, or coli__trunk_reserve. */
+static coli_status offer_trunk(coli_model *m, const coli_model_opts *o,
+                               const coli__place_list *list, const uint32_t *heat,
+                               coli_status (*act)(const coli__trunk *, const coli__trunk_args *))
 {
     coli__trunk trunk = {0};
     const coli__trunk_args args = {.devices = m->devices,
@@ -212,7 +214,7 @@ static coli_status place_trunk(coli_model *m, const coli_model_opts *o,
                                    .kernels = m->kernels,
                                    .pool = m->pool};
     coli_status status = m->devices ? m->engine->offer(m->weights, &trunk) : COLI_OK;
-    if (status == COLI_OK) status = coli__trunk_place(&trunk, &args);
+    if (status == COLI_OK) status = act(&trunk, &args);
     coli__trunk_finish(&trunk);
     return status;
 }
@@ -226,7 +228,7 @@ static coli_status fill_devices(coli_model *m, const coli_model_opts *o,
     coli__heat_file heat = {0};
     coli_status status = COLI_OK;
     if (o->heat && m->tier) status = read_heat(m, o->heat, &heat);
-    if (status == COLI_OK) status = place_trunk(m, o, list, heat.count);
+    if (status == COLI_OK) status = offer_trunk(m, o, list, heat.count, coli__trunk_place);
     if (status == COLI_OK) status = coli__tier_fill(m->tier, heat.count);
     m->heat_tokens = heat.n_token;
     if (status == COLI_OK && o->heat && m->tier && !o->heat_readonly)
@@ -280,11 +282,15 @@ static coli_status open_container(coli_model *m, const char *dir, const coli_mod
 
 coli_status coli__model_look(coli_model *m, const char *dir, const coli_model_opts *o)
 {
+    coli__place_list list;
+    COLI_TRY(coli__place_parse(o->place, &list));
     COLI_TRY(open_container(m, dir, o));
-    COLI_TRY(m->engine->open(coli__container_config(m->container), m->container, m->kernels, NULL,
-                             NULL, &m->weights));
+    COLI_TRY(open_devices(m, o, &list));
+    COLI_TRY(m->engine->open(coli__container_config(m->container), m->container, m->kernels,
+                             m->tier, NULL, &m->weights));
     m->engine->shape(m->weights, &m->shape);
-    return describe(m, dir);
+    COLI_TRY(describe(m, dir));
+    return offer_trunk(m, o, &list, NULL, coli__trunk_reserve);
 }
 
 static coli_status open_parts(coli_model *m, const char *dir, const coli_model_opts *o)

@@ -23,22 +23,17 @@ static uint64_t n_expert_all(const coli_plan_result *r)
 
 /* -- devices ----------------------------------------------------------------------------------- */
 
-/* Experts that devices would hold, each its share. */
-static void plan_devices(const coli__devices *devices, const coli_model_opts *o,
-                         coli_plan_result *r)
+static void plan_devices(const coli_model *m, const coli_model_opts *o, coli_plan_result *r)
 {
-    const uint32_t n_device = coli__devices_n(devices);
-    const uint64_t n = n_expert_all(r), wanted = coli__devices_wanted(devices, n);
-    r->n_device = n_device;
-    for (uint32_t i = 0; i < n_device; i++) {
-        const uint64_t slot = coli__device_footprint(coli__devices_at(devices, i), r->expert_bytes);
-        if (slot > r->slot_bytes) r->slot_bytes = slot;
-    }
-    for (uint32_t i = 0; i < n_device; i++) {
-        const uint64_t room = coli__devices_room(devices, i);
-        const uint64_t share = wanted * (i + 1) / n_device - wanted * i / n_device;
-        r->vram_bytes = plus(r->vram_bytes, room);
-        r->n_in_vram += coli__budget_slots(room, r->slot_bytes, share);
+    uint32_t n[COLI__MAX_DEVICE] = {0};
+    uint64_t expert_bytes;
+    coli__tier_slot(m->tier, &r->slot_bytes, &expert_bytes);
+    coli__tier_room(m->tier, n);
+    r->n_device = coli__devices_n(m->devices);
+    for (uint32_t i = 0; i < r->n_device; i++) {
+        r->n_in_vram += n[i];
+        r->vram_bytes = plus(r->vram_bytes, coli__devices_room(m->devices, i));
+        r->vram_trunk_bytes += coli__devices_used(m->devices, i);
     }
     if (o->vram_unit == COLI_VRAM_PERCENT) r->vram_bytes = r->n_in_vram * r->slot_bytes;
 }
@@ -141,9 +136,8 @@ static coli_status plan(coli_model *m, const char *dir, const coli_model_opts *o
                           "%u experts of each layer in memory, of %u that there are",
                           o->ram_experts, r->n_expert);
     COLI_TRY(plan_session(m, o, session, r));
-    COLI_TRY(coli__devices_open(o, m->container, &m->devices));
-    if (m->devices)
-        plan_devices(m->devices, o, r);
+    if (m->tier)
+        plan_devices(m, o, r);
     else
         assume_device(o, r);
     const coli__ram_budget ram = plan_ram(o, r);
