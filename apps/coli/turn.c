@@ -126,5 +126,6 @@ int turn_say(coli_chat *chat, app_engine *engine, const app_settings *s, const c
     }
     app_footer(&result);
     app_device_footer(engine);
+    app_store_footer(engine);
     return explain(&result, &answer, engine, s, full_hint);
 }

@@ -118,9 +118,10 @@ int app_fail_reading(coli_status status, const char *path, bool is_directory)
     return status == COLI_E_IO && is_no_file(path, is_directory) ? APP_BAD : code;
 }
 
-/* The bar of copying to devices.  Until it begins, Ctrl-C ends the program as always. */
+/* The bars of reading and of copying to devices.  Until one begins, Ctrl-C ends the program as always. */
 typedef struct opening {
     app_progress progress;
+    const char *what; // goes on
     bool begun;
 } opening;
 
@@ -129,9 +130,10 @@ static bool tell_progress(void *ctx, const char *what, uint64_t done, uint64_t t
     opening *o = ctx;
     if (!o->begun) {
         app_interrupt_count();
-        app_progress_start(&o->progress, "copy to the devices");
         o->begun = true;
     }
+    if (!o->what || strcmp(o->what, what) != 0) app_progress_start(&o->progress, what);
+    o->what = what;
     return app_progress_step(&o->progress, what, done, total);
 }
 
@@ -159,9 +161,14 @@ coli_model_opts app_model_opts(const app_settings *s, uint32_t what)
         .replan = s->replan,
         .replan_max = s->replan_max,
         .replan_with = s->replan_with,
+        .ram_bytes = s->ram.n_bytes,
+        .ram_experts = s->ram_experts,
+        .pin_bytes = s->pin.n_bytes,
+        .no_pilot = s->no_pilot,
         .no_warmstart = s->no_warmstart,
         .home = s->home && strcmp(s->home, "layer") == 0 ? COLI_HOME_LAYER : COLI_HOME_EXPERT,
-        .layer_split = s->layer_split};
+        .layer_split = s->layer_split,
+        .n_ctx = s->ctx};
     return opts;
 }
 
@@ -282,6 +289,22 @@ void app_device_footer(const app_engine *engine)
     if (s.n_replan_planned > 0)
         app_note("replan: %" PRIu64 " swaps planned, %" PRIu64 " done, %" PRIu64 " still pending",
                  s.n_replan_planned, s.n_replan_done, s.n_replan_pending);
+}
+
+void app_store_footer(const app_engine *engine)
+{
+    coli_store_stats s = {.struct_size = sizeof s};
+    if (coli_model_get_store_stats(engine->model, &s) != COLI_OK || !s.is_limited) return;
+    app_note("hit %.1f%% (%" PRIu64 " hits, %" PRIu64
+             " misses) | %.2f GB read, %.0f ms waited for it",
+             percent(s.n_hit, s.n_miss), s.n_hit, s.n_miss, (double)s.read_bytes * 1e-9, s.wait_ms);
+    if (s.n_hit_decode + s.n_miss_decode > 0)
+        app_note("decode hit %.1f%% (%" PRIu64 " hits, %" PRIu64 " misses after the prefill)",
+                 percent(s.n_hit_decode, s.n_miss_decode), s.n_hit_decode, s.n_miss_decode);
+    if (s.n_guess_asked > 0)
+        app_note("pilot: recall %.1f%% | %" PRIu64 " read early, %" PRIu64 " of them used",
+                 percent(s.n_guess_right, s.n_guess_asked - s.n_guess_right), s.n_guess_read,
+                 s.n_guess_used);
 }
 
 void app_close(app_engine *engine)

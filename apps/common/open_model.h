@@ -38,6 +38,8 @@ void app_close(app_engine *engine);
 
 /* On stderr, with devices: how many of the experts' rows they computed, and what was exchanged. */
 void app_device_footer(const app_engine *engine);
+/* The same of experts in memory; nothing where all are mapped. */
+void app_store_footer(const app_engine *engine);
 
 /* A line on stderr for every device that was given up since this was last called.  app_close does it,
  * too. */

@@ -43,12 +43,21 @@ const app_option app_options[APP_N_OPTION] = {
         "auto, those worth more than the experts in their place", DEVICES,
         "which dense matrices devices hold: auto, off, all (what fits, before the experts), or a list like "
         "lmhead=0,dnproj=0:20+1:20,shexp=cpu"},
-    [APP_OPT_NO_TRUNK_PROBE] = {"no-trunk-probe", NULL, APP_FLAG_NOT, FIELD(no_trunk_probe), 0, 0, NULL, NULL, DEVICES,
+    [APP_OPT_NO_TRUNK_PROBE] = {"no-trunk-probe", NULL, APP_OFF, FIELD(no_trunk_probe), 0, 0, NULL, NULL, DEVICES,
         "do not try whether a device is faster at a dense matrix than the processor"},
     [APP_OPT_HEAT] = {"heat", "FILE", APP_TEXT, FIELD(heat), 0, 0, NULL, "none", DEVICES,
         "start with the experts that earlier runs used most, and add what this one uses"},
     [APP_OPT_HEAT_READONLY] = {"heat-readonly", NULL, APP_FLAG, FIELD(heat_readonly), 0, 0, NULL, NULL, DEVICES,
         "leave the heat file as it is"},
+    [APP_OPT_RAM] = {"ram", "SIZE", APP_BYTES, FIELD(ram), 0, 0, NULL, "auto, what is available", DEVICES,
+        "memory that the model may take; experts for which there is no room are read from the disk when they "
+        "are used"},
+    [APP_OPT_RAM_EXPERTS] = {"ram-experts", "N", APP_U32, FIELD(ram_experts), 0, 4096, NULL, "0, as --ram says",
+        DEVICES, "keep so many experts of each layer in memory, whatever there is of it"},
+    [APP_OPT_PIN] = {"pin", "SIZE", APP_BYTES, FIELD(pin), 0, 0, NULL, "auto, more with every run that --heat saw",
+        DEVICES, "of this memory, what is for the experts that --heat saw used most: they stay in it"},
+    [APP_OPT_NO_PILOT] = {"no-pilot", NULL, APP_OFF, FIELD(no_pilot), 0, 0, NULL, NULL, DEVICES,
+        "read no expert early because the next layer may need it"},
     [APP_OPT_REPLAN] = {"replan", NULL, APP_FLAG, FIELD(replan), 0, 0, NULL, NULL, DEVICES,
         "let each prompt's own routing decide which experts the devices hold"},
     [APP_OPT_REPLAN_MAX] = {"replan-max", "N", APP_U32, FIELD(replan_max), 0, 4096, NULL, "0, 24", DEVICES,
@@ -237,10 +246,10 @@ const app_variable app_variables[] = {
     {"ROUTE_P", LATER, "window by probability mass", NULL},
     {"ROUTE_ALPHA", LATER, "window by factor", NULL},
     {"ROUTE_AGREE", LATER, "meter the agreement with plain routing", NULL},
-    {"PILOT", LATER, "prefetch of the next layer", NULL},
+    {"PILOT", APP_OPT_NO_PILOT, "1: prefetch of the next layer, 0: none", NULL},
     {"PIN", LATER, "file of experts to pin in RAM", NULL},
-    {"PIN_GB", LATER, "RAM for pinned experts", NULL},
-    {"RAM_GB", LATER, "RAM for the model", NULL},
+    {"PIN_GB", APP_OPT_PIN, "RAM for pinned experts", NULL},
+    {"RAM_GB", APP_OPT_RAM, "RAM for the model", NULL},
 };
 const uint32_t app_n_variable = sizeof app_variables / sizeof *app_variables;
 

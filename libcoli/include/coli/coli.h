@@ -116,9 +116,16 @@ typedef struct coli_model_opts {
      * like "lmhead=0;dnproj=0:20+1:20;experts=all" (docs/devices.md). */
     const char *place;
     bool no_trunk_probe; /* auto: do not try whether a device is faster than the processor */
+    uint32_t n_ctx;      /* of the session that will be made, as in coli_session_opts: memory is kept for
+                            it; 0: the default */
 } coli_model_opts;
 
-/* Open a container directory (docs/formats/container.md).  The weights are mapped, not read.
+/* Open a container directory (docs/formats/container.md).  The weights are mapped, not read, but for
+ * experts for which there is not enough memory.
+ * Signals  on POSIX systems the first call installs a handler for SIGBUS, which comes when a mapped file
+ *          was made shorter.  It acts on addresses in the weights alone, and hands all others to the
+ *          handler that was there before.  A program that installs one of its own later, without
+ *          calling this one, ends by such a file, as it would have anyway.
  * Errors   E_NOTFOUND, E_FORMAT (a file is malformed: names file and tensor), E_UNSUPPORTED (family
  *          or instruction set), E_NOMEM, E_IO. */
 COLI_API coli_status coli_model_open(const char *dir, const coli_model_opts *opts,
@@ -287,7 +294,9 @@ COLI_API const coli_model *coli_session_model(const coli_session *session);
  *          E_INVALID   an id is outside the vocabulary; nothing is fed
  *          E_CANCELLED the chunks done so far are fed (coli_session_pos)
  *          E_NUMERIC   an activation left its range, at the layer and position named; the session is
- *                      reset */
+ *                      reset
+ *          E_IO        weights could not be read, or model.coli became shorter while it was in use; the
+ *                      session is reset.  After the latter the model has to be opened again */
 COLI_API coli_status coli_session_feed(coli_session *session, const int32_t *ids, size_t n_ids);
 
 /* (n_vocab) f32 of the last token fed, borrowed until the next feed; NULL before the first, and after

@@ -6,6 +6,7 @@
 
 #include "../../../engines/engine.h"
 #include "../model/container.h"
+#include "../moe/budget.h"
 #include "../moe/store.h"
 #include "../moe/tier.h"
 #include "companions.h"
@@ -16,11 +17,13 @@ struct coli_model {
     const coli__engine *engine;
     void *weights; // the engine's
     const coli__kernels *kernels;
-    coli__devices *devices; // NULL: none
-    coli__tier *tier;       // on them
-    coli__store *store;     // NULL: all experts are mapped
-    char *heat_path;        // to be written at close; NULL: not
-    uint64_t heat_tokens;   // that the file had when it was read
+    coli__devices *devices;  // NULL: none
+    coli__tier *tier;        // on them
+    coli__store *store;      // NULL: all experts are mapped
+    coli__ram_budget ram;    // how that was decided
+    uint64_t resident_bytes; // trunk and one sequence
+    char *heat_path;         // to be written at close; NULL: not
+    uint64_t heat_tokens;    // that the file had when it was read
     coli__shape shape;
     coli__companions beside;
     uint64_t n_param, n_param_active;
@@ -41,6 +44,11 @@ bool coli__model_is_stop(const coli_model *m, int32_t id);
  * faster than the processor.  No threads, tokenizer or store.  coli_model_close it, also after a
  * failure. */
 coli_status coli__model_look(coli_model *m, const char *dir, const coli_model_opts *o);
+/* How many experts of each layer memory holds, beside the trunk and one session like this: fills ram and
+ * resident_bytes, the numbers that zeros in `session` stand for, and what it takes.  The model is looked
+ * at as far as coli__model_look opens it, without devices. */
+coli_status coli__model_plan_memory(coli_model *m, const coli_model_opts *o,
+                                    coli_session_opts *session, coli__state_bytes *state);
 /* Everything but the routed experts: in memory whatever happens. */
 uint64_t coli__model_trunk_bytes(const coli__container *container);
 

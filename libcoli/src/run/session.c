@@ -95,7 +95,7 @@ static coli_status allocate(coli_session *s)
 {
     const coli_model *m = s->m;
     COLI_TRY(m->engine->state_create(m->weights, s->n_ctx, s->n_chunk, coli__pool_n_worker(m->pool),
-                                     &s->state));
+                                     m->store, &s->state));
     s->ids = coli__calloc(s->n_ctx, sizeof *s->ids);
     s->logits = coli__alloc64((size_t)m->shape.n_vocab * sizeof(float));
     s->seen = coli__calloc(m->shape.n_vocab, sizeof *s->seen);
@@ -245,10 +245,15 @@ static coli_status forward(coli_session *s, const coli__forward_args *asked, chu
     tell_before(m, kind);
     const coli__fp fp = coli__fp_enter();
     coli__pool_phase(m->pool, 0, COLI_PHASE_OTHER);
-    const coli_status status = m->engine->forward(s->state, m->pool, &args);
+    coli_status status = m->engine->forward(s->state, m->pool, &args);
+    const coli_status whole = coli__container_check_whole(m->container);
+    if (whole != COLI_OK) status = whole; // whatever else was found
     coli__pool_phase(m->pool, 0, COLI_PHASE_OUTSIDE);
     coli__fp_leave(fp);
-    if (kind.ends) coli__tier_prompt_ends(m->tier);
+    if (kind.ends) {
+        coli__tier_prompt_ends(m->tier);
+        coli__store_prompt_ends(m->store);
+    }
     pthread_mutex_unlock(&m->mu);
     if (status != COLI_OK) {
         coli_session_reset(s);
