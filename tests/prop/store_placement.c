@@ -60,7 +60,7 @@ static void check_model(const char *dir, uint32_t n_prompt, uint32_t n_expert)
 T_TEST(demo_model)
 {
     T_BEGIN;
-    check_model(TEST_MODELS "/hummingbird", 40, 64);
+    check_model(TEST_MODELS "/hummingbird", 24, 64);
 }
 
 T_TEST(other_formats)

@@ -83,7 +83,9 @@ typedef struct coli_model_opts {
     double vram;
     bool vram_trunk; /* the dense matrices go to the first device, before the experts */
     void (*note)(void *user, const char *line); /* which devices are used and how; NULL: nobody asks */
-    coli_progress_fn progress;                  /* of copying experts to devices */
+    coli_progress_fn progress; /* of copying experts to devices, of reading those that stay in memory, and
+                                  of reading the dense weights: without it those are read when they are
+                                  first used */
     void *user;                                 /* of both */
     /* Which experts devices hold (docs/devices.md). */
     const char *heat;   /* file of how much each was used by earlier runs, read here and written when the

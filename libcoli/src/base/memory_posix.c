@@ -1,8 +1,8 @@
 /* memory_posix.c - see memory.h.
  *
  * Linux: MemAvailable of /proc/meminfo counts what the kernel could free without swapping.  A
- * container may be allowed less: what its control group has left, from the two files of version 2,
- * then counts.
+ * container, or a service, may be allowed less: what its control group, or one around it, has left then
+ * counts, in either version of that interface.
  *
  * Caches: sysconf may add up those of a whole socket, so the files of the first processor are read.
  */
@@ -13,10 +13,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "file.h"
 
-enum { MAX_TEXT = 1 << 16 };
+enum { MAX_TEXT = 1 << 16, MAX_GROUP = 1024 };
 
 /* The number behind `key` in a small file; false when there is none. */
 static bool number_in(const char *path, const char *key, uint64_t *out)
@@ -36,14 +37,68 @@ static bool number_in(const char *path, const char *key, uint64_t *out)
     return found;
 }
 
+/* The files of a control group, by the version of the interface. */
+typedef struct group_files {
+    const char *line; // of /proc/self/cgroup, before the path
+    const char *root, *limit, *used, *inactive, *active;
+} group_files;
+
+static const group_files versions[] = {
+    {"0::", "/sys/fs/cgroup", "memory.max", "memory.current", "\ninactive_file ", "\nactive_file "},
+    {":memory:", "/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes",
+     "\ntotal_inactive_file ", "\ntotal_active_file "}};
+
+static bool group_number(const group_files *v, const char *path, const char *file, const char *key,
+                         uint64_t *out)
+{
+    char name[MAX_GROUP + 64];
+    snprintf(name, sizeof name, "%s%s/%s", v->root, path, file);
+    return number_in(name, key, out);
+}
+
+/* What one group may still take.  Pages of files count as free: they go when others want the memory. */
+static uint64_t left_in(const group_files *v, const char *path)
+{
+    uint64_t limit, used, inactive = 0, active = 0;
+    if (!group_number(v, path, v->limit, "", &limit) || !group_number(v, path, v->used, "", &used))
+        return UINT64_MAX;
+    group_number(v, path, "memory.stat", v->inactive, &inactive);
+    group_number(v, path, "memory.stat", v->active, &active);
+    const uint64_t files = inactive + active;
+    used = used > files ? used - files : 0;
+    return limit > used ? limit - used : 0;
+}
+
+/* The same of this process's group and all groups around it. */
+static uint64_t left_in_groups(const group_files *v)
+{
+    coli__buf text = {0};
+    char path[MAX_GROUP] = "";
+    if (coli__file_read("/proc/self/cgroup", MAX_TEXT, &text) == COLI_OK && text.data) {
+        const char *at = strstr(text.data, v->line);
+        if (at) {
+            at += strlen(v->line);
+            const size_t n = strcspn(at, "\n");
+            if (n < sizeof path) memcpy(path, at, n); // the rest is zero
+        }
+    }
+    coli__buf_finish(&text);
+    uint64_t least = left_in(v, ""); // also what a container sees as its root
+    for (char *end = path + strlen(path); end > path; *end = 0) {
+        const uint64_t left = left_in(v, path);
+        if (left < least) least = left;
+        while (end > path && *end != '/') end--;
+    }
+    return least;
+}
+
 uint64_t coli__memory_available(void)
 {
-    uint64_t kib, limit, used;
+    uint64_t kib;
     if (!number_in("/proc/meminfo", "MemAvailable:", &kib)) return 0;
     uint64_t available = kib * 1024;
-    if (number_in("/sys/fs/cgroup/memory.max", "", &limit) &&
-        number_in("/sys/fs/cgroup/memory.current", "", &used)) {
-        const uint64_t left = limit > used ? limit - used : 0;
+    for (size_t i = 0; i < sizeof versions / sizeof *versions; i++) {
+        const uint64_t left = left_in_groups(&versions[i]);
         if (left < available) available = left;
     }
     return available;
@@ -58,6 +113,18 @@ uint64_t coli__cache_bytes(void)
         if (number_in(path, "", &kib) && kib * 1024 > best) best = kib * 1024;
     }
     return best;
+}
+
+void coli__pages_bring(const void *data, uint64_t n_bytes)
+{
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    const uintptr_t begin = (uintptr_t)data / page * page,
+                    end = (uintptr_t)data + (uintptr_t)n_bytes;
+#ifdef MADV_POPULATE_READ
+    if (madvise((void *)begin, end - begin, MADV_POPULATE_READ) == 0) return;
+#endif
+    madvise((void *)begin, end - begin, MADV_WILLNEED);
+    for (uintptr_t at = begin; at < end; at += page) (void)*(const volatile uint8_t *)at;
 }
 
 coli_status coli__pages_take(uint64_t n_bytes, void **out)
