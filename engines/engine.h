@@ -14,20 +14,25 @@
 struct coli__container;
 struct coli__tier;
 struct coli__store;
+struct coli__trunk;
 
 /* What forward reports besides logits; every pointer may be NULL. */
 typedef struct coli__probe {
     int32_t *expert_ids; // (n_layer, n_tok, n_expert_used) best first
     float *expert_w;     // (n_layer, n_tok, n_expert_used) renormalised weights
-    float *mixer;        // (n_layer, n_tok, d_model) residual stream after attention or DeltaNet
-    float *moe;          // (n_layer, n_tok, d_model) residual stream after the MoE
+    uint8_t *levels;     // (n_layer, n_tok, n_expert_used) coli_level: where each was computed
+    uint32_t n_ranked;
+    int32_t *ranked; // (n_layer, n_tok, n_ranked) the router's best, with mass or not at all
+    float *mass;     // (n_layer, n_tok, n_ranked) their shares of the softmax over all experts
+    float *mixer;    // (n_layer, n_tok, d_model) residual stream after attention or DeltaNet
+    float *moe;      // (n_layer, n_tok, d_model) residual stream after the MoE
 } coli__probe;
 
 typedef struct coli__forward_args {
-    const int32_t *ids; // (n_tok) checked against the vocabulary by the caller
-    uint32_t n_tok;     // 1 .. the state's max_chunk
-    uint32_t logits_from; // rows logits_from..n_tok-1 get logits; n_tok for none
-    float *logits;      // (n_tok - logits_from, n_vocab)
+    const int32_t *ids;       // (n_tok) checked against the vocabulary by the caller
+    uint32_t n_tok;           // 1 .. the state's max_chunk
+    uint32_t logits_from;     // rows logits_from..n_tok-1 get logits; n_tok for none
+    float *logits;            // (n_tok - logits_from, n_vocab)
     const coli__probe *probe; // NULL for none
 } coli__forward_args;
 
@@ -49,11 +54,12 @@ typedef struct coli__engine {
     bool (*claims)(const json_t *config);
     /* Check the config and list the tensors it implies. */
     coli_status (*describe)(const json_t *config, coli__model_spec *out);
-    /* Bind a container's tensors, and offer those that the tier's devices may multiply (it may be
-     * NULL).  Container and tier outlive the engine's model. */
+    /* Bind a container's tensors.  Container and tier (which may be NULL) outlive the engine's model. */
     coli_status (*open)(const json_t *config, const struct coli__container *container,
                         const coli__kernels *kernels, struct coli__tier *tier, void **out);
     void (*close)(void *model);
+    /* Offer the matrices that devices may multiply (moe/trunk.h), before any state is created. */
+    coli_status (*offer)(const void *model, struct coli__trunk *trunk);
     void (*shape)(const void *model, coli__shape *out);
     /* A sequence's state, with scratch for chunks of up to max_chunk rows and n_worker workers.  The
      * store (NULL: experts are mapped) outlives it. */

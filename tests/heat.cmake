@@ -2,6 +2,8 @@
 coli_test(heat_test unit)
 coli_test(plan_test unit)
 coli_test(home_test unit)
+coli_test(weigh_test unit)
+coli_test(online_test unit)
 coli_test(place_test unit)
 coli_test(place_prop prop)
 coli_test(budget_test unit)

@@ -157,11 +157,13 @@ static coli_status open_model(const app_settings *s, const char *dir, uint32_t w
         .devices = s->devices,
         .vram_unit = s->vram.unit,
         .vram = s->vram.amount,
-        .vram_trunk = s->vram_trunk,
+        .place = s->place,
+        .no_trunk_probe = s->no_trunk_probe,
         .heat = s->heat,
         .heat_readonly = s->heat_readonly,
         .replan = s->replan,
         .replan_max = s->replan_max,
+        .replan_with = s->replan_with,
         .ram_bytes = s->ram.n_bytes,
         .ram_experts = s->ram_experts,
         .pin_bytes = s->pin.n_bytes,
@@ -294,6 +296,7 @@ void app_store_footer(const app_engine *engine)
 void app_close(app_engine *engine)
 {
     app_tell_lost(engine);
+    coli_recorder_destroy(engine->recorder);
     if (engine->model && coli_model_save_heat(engine->model) != COLI_OK)
         app_error("the heat file was not written: %s", coli_error_message());
     app_interrupt_session(NULL);

@@ -34,6 +34,7 @@
 #include "../../libcoli/src/backend/dense.h"
 #include "../../libcoli/src/math/rope.h"
 #include "../../libcoli/src/moe/moe.h"
+#include "../../libcoli/src/moe/trunk.h"
 
 enum {
     MANY_ROWS = 16,        // from here on rows may be shared out among the workers: see many_rows
@@ -266,19 +267,27 @@ static coli_status model_bind(model *m, const coli__container *c)
     return COLI_OK;
 }
 
-/* The matrices that `project` multiplies. */
-static void offer_matrices(const model *m)
+/* What `project` multiplies, and the shared experts. */
+static coli_status model_offer(const void *p, coli__trunk *trunk)
 {
-    coli__devices *devices = coli__tier_devices(m->tier);
-    for (uint32_t i = 0; i < m->dims.n_layer; i++) {
+    const model *m = p;
+    const uint32_t n_layer = m->dims.n_layer;
+    for (uint32_t i = 0; i < n_layer; i++) {
         const layer *l = &m->layers[i];
-        const bool full = m->dims.full_attention[i];
+        const coli__moe_layer *moe = &m->moe[i];
         const coli__mat *const attention[] = {&l->attn.q, &l->attn.k, &l->attn.v, &l->attn.o};
-        const coli__mat *const deltanet[] = {&l->dn.qkv, &l->dn.z, &l->dn.out};
-        for (int j = 0; j < (full ? 4 : 3); j++)
-            coli__devices_offer(devices, full ? attention[j] : deltanet[j]);
+        const coli__mat *const in[] = {&l->dn.qkv, &l->dn.z}, *const out[] = {&l->dn.out};
+        const coli__mat *const shared[] = {&moe->shared_gate, &moe->shared_up, &moe->shared_down};
+        if (m->dims.full_attention[i]) {
+            COLI_TRY(coli__trunk_offer(trunk, COLI__ATTNPROJ, i, attention, 4));
+        } else {
+            COLI_TRY(coli__trunk_offer(trunk, COLI__DNPROJ, i, in, 2));
+            COLI_TRY(coli__trunk_offer(trunk, COLI__DNOUT, i, out, 1));
+        }
+        COLI_TRY(coli__trunk_offer(trunk, COLI__SHEXP, i, shared, 3));
     }
-    coli__devices_offer(devices, &m->head);
+    const coli__mat *const head[] = {&m->head};
+    return coli__trunk_offer(trunk, COLI__LMHEAD, n_layer - 1, head, 1);
 }
 
 static coli_status model_open(const json_t *config, const coli__container *container,
@@ -295,7 +304,6 @@ static coli_status model_open(const json_t *config, const coli__container *conta
         model_close(m);
         return status;
     }
-    offer_matrices(m);
     *out = m;
     return COLI_OK;
 }
@@ -958,6 +966,10 @@ static void probe_moe(const chunk *c)
         if (p->expert_w)
             memcpy(p->expert_w + row * d->n_expert_used, coli__moe_weights(c->s->moe, t),
                    d->n_expert_used * sizeof(float));
+        if (p->levels) coli__moe_levels(c->s->moe, t, p->levels + row * d->n_expert_used);
+        if (p->ranked)
+            coli__moe_rank(c->s->moe, t, p->n_ranked, p->ranked + row * p->n_ranked,
+                           p->mass + row * p->n_ranked);
     }
     if (p->moe)
         memcpy(p->moe + (size_t)c->layer * c->n_tok * d->d_model, c->s->h,
@@ -1043,6 +1055,7 @@ const coli__engine coli__engine_qwen36 = {
     .describe = qwen36_describe,
     .open = model_open,
     .close = model_close,
+    .offer = model_offer,
     .shape = model_shape,
     .state_create = state_create,
     .state_bytes = state_bytes,

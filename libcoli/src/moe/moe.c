@@ -19,6 +19,9 @@
  * item joins: the outcome of a group is the same for whoever asks.  The failed runs then go
  * through `inner`, and `outer` is done once more.
  *
+ * A shared expert that a device holds is a group of its own, which goes first; its run then has no rows
+ * here.  When that group fails, it is the processor's for good.
+ *
  * A store (store.h).  The runs are computed in waves: first the experts that are in memory, while others
  * are read; then whatever has arrived, as slots become free.  A wave is `inner` and the products of
  * `outer` into a buffer of the layer's results; the join then takes a pair's row from there, as it takes
@@ -68,6 +71,11 @@ typedef struct source {
 
 enum { HOST = -1, BUFFER = -2 };
 
+enum {
+    SHARED = COLI__MAX_DEVICE,
+    N_RESULT
+}; // results of the devices' groups, and the shared expert's
+
 struct coli__moe {
     /* immutable after create */
     const coli__kernels *k;
@@ -97,9 +105,12 @@ struct coli__moe {
     coli__acts inner_shared; // (max_tok, d_ff_shared)
 
     /* per chunk, with devices */
-    coli__group **groups; // (n_device)
-    bool *in_use;         // (n_device) its group has work, and has not failed
-    run *held;            // (n_expert) runs of experts on devices
+    coli__group **groups;        // (n_device)
+    coli__group **shared_groups; // (n_device) NULL: it holds no shared expert
+    int32_t shared_device;       // that has this layer's; HOST: none
+    uint32_t *all_rows;          // (max_tok) 0, 1, 2, ...
+    bool *in_use;                // (n_device) its group has work, and has not failed
+    run *held;                   // (n_expert) runs of experts on devices
     uint32_t n_held;
     source *join_source; // (max_tok) of a row's joined sum; HOST: joined here
     uint32_t *terms;     // (n_used)
@@ -133,6 +144,23 @@ static uint32_t forms_of_layers(const coli__moe_layer *layers, uint32_t n_layer,
     return x;
 }
 
+/* Groups of every row and one expert, on the devices that hold a shared one. */
+static coli_status create_shared_groups(coli__moe *m, coli__group_limits limits)
+{
+    limits.max_expert = limits.n_used = 1;
+    limits.max_pair = m->max_tok;
+    limits.keeps = true;
+    m->shared_groups = coli__calloc(m->n_device, sizeof *m->shared_groups);
+    m->all_rows = coli__calloc(m->max_tok, sizeof *m->all_rows);
+    if (!m->shared_groups || !m->all_rows) return COLI_E_NOMEM;
+    for (uint32_t t = 0; t < m->max_tok; t++) m->all_rows[t] = t;
+    for (uint32_t i = 0; i < m->n_device; i++)
+        if (coli__devices_has_dense_expert(m->devices, i))
+            COLI_TRY(
+                coli__group_create(coli__devices_at(m->devices, i), &limits, &m->shared_groups[i]));
+    return COLI_OK;
+}
+
 static coli_status create_groups(coli__moe *m)
 {
     const size_t n_pair = (size_t)m->max_tok * m->n_used;
@@ -150,7 +178,7 @@ static coli_status create_groups(coli__moe *m)
                                        .max_row_bytes = ((size_t)m->d_model + 63) & ~(size_t)63};
     for (uint32_t i = 0; i < m->n_device; i++)
         COLI_TRY(coli__group_create(coli__devices_at(m->devices, i), &limits, &m->groups[i]));
-    return COLI_OK;
+    return create_shared_groups(m, limits);
 }
 
 coli_status coli__moe_create(const coli__moe_layer *layers, uint32_t n_layer,
@@ -172,6 +200,7 @@ coli_status coli__moe_create(const coli__moe_layer *layers, uint32_t n_layer,
     m->tier = tier;
     m->devices = coli__tier_devices(tier);
     m->n_device = coli__devices_n(m->devices);
+    m->shared_device = HOST;
     m->store = store;
     m->layers = layers;
     m->n_layer = n_layer;
@@ -250,7 +279,11 @@ void coli__moe_destroy(coli__moe *m)
     coli__free(m->pair_of);
     coli__free_aligned(m->tile);
     for (uint32_t i = 0; m->groups && i < m->n_device; i++) coli__group_destroy(m->groups[i]);
+    for (uint32_t i = 0; m->shared_groups && i < m->n_device; i++)
+        coli__group_destroy(m->shared_groups[i]);
     coli__free(m->groups);
+    coli__free(m->shared_groups);
+    coli__free(m->all_rows);
     coli__free(m->in_use);
     coli__free(m->terms);
     coli__free(m->held);
@@ -276,6 +309,25 @@ const int32_t *coli__moe_ids(const coli__moe *m, uint32_t t)
 const float *coli__moe_weights(const coli__moe *m, uint32_t t)
 {
     return m->w + (size_t)t * m->n_used;
+}
+
+void coli__moe_rank(const coli__moe *m, uint32_t t, uint32_t n, int32_t *ids, float *mass)
+{
+    const float *logits = m->logits + (size_t)t * m->n_expert;
+    coli__route_softmax_topk(m->k, logits, m->n_expert, n, ids, mass);
+    const float most = logits[ids[0]];
+    float sum = 0;
+    for (uint32_t e = 0; e < m->n_expert; e++) sum += coli_exp(logits[e] - most);
+    for (uint32_t i = 0; i < n; i++) mass[i] = coli_exp(logits[ids[i]] - most) * coli_recip(sum);
+}
+
+void coli__moe_levels(const coli__moe *m, uint32_t t, uint8_t *levels)
+{
+    for (uint32_t rank = 0; rank < m->n_used; rank++) {
+        const uint32_t pair = m->pair_of[(size_t)t * m->n_used + rank];
+        const bool on_device = m->n_held > 0 && m->pair_source[pair].device != HOST;
+        levels[rank] = on_device ? COLI_LEVEL_VRAM : COLI_LEVEL_RAM;
+    }
 }
 
 void coli__moe_reject(coli__moe *m, uint32_t t)
@@ -403,18 +455,41 @@ static void join_on_devices(coli__moe *m, uint32_t n_tok)
             m->join_source[t].row += n_pair[m->join_source[t].device];
 }
 
+/* Hand the shared expert to the device that holds it. */
+static void hold_shared(coli__moe *m, const coli__moe_layer *layer, uint32_t n_tok)
+{
+    coli__slot place;
+    m->shared_device = HOST;
+    if (!coli__devices_dense_expert(m->devices, &layer->shared_gate, &place)) return;
+    coli__group *group = m->shared_groups[place.device];
+    coli__group_begin(group, layer->shared_gate.fmt.group == 32 ? &m->x.q32 : &m->x.q64, n_tok);
+    coli__group_add(group, place.tensor, n_tok, m->all_rows);
+    m->shared_device = (int32_t)place.device;
+    m->runs[m->n_run - 1].n = 0;
+}
+
 static void start_groups(coli__moe *m, const coli__moe_layer *layer, uint32_t n_tok)
 {
     m->n_held = 0;
     if (m->n_device == 0) return;
     hold(m, layer, n_tok);
-    if (m->n_held == 0) return;
-    join_on_devices(m, n_tok);
-    for (uint32_t i = 0; i < m->n_device; i++)
-        if (m->in_use[i]) coli__group_start(m->groups[i]);
+    hold_shared(m, layer, n_tok);
+    if (m->n_held > 0) join_on_devices(m, n_tok);
+    for (uint32_t i = 0; i < m->n_device; i++) {
+        coli__group *routed = m->in_use[i] ? m->groups[i] : NULL;
+        if ((int32_t)i == m->shared_device)
+            coli__group_start(m->shared_groups[i], routed);
+        else if (routed)
+            coli__group_start(routed, NULL);
+    }
 }
 
-/* Wait for the groups: false when one of them failed. */
+static bool has_groups(const coli__moe *m)
+{
+    return m->n_held > 0 || m->shared_device != HOST;
+}
+
+/* Wait for the groups: false when one of them failed.  results (N_RESULT) */
 static bool wait_for_groups(const coli__moe *m, const coli_bk_result **results)
 {
     bool good = true;
@@ -422,13 +497,18 @@ static bool wait_for_groups(const coli__moe *m, const coli_bk_result **results)
         results[i] = m->in_use[i] ? coli__group_wait(m->groups[i]) : NULL;
         good &= results[i] || !m->in_use[i];
     }
-    return good;
+    results[SHARED] = NULL;
+    if (m->shared_device == HOST) return good;
+    results[SHARED] = coli__group_wait(m->shared_groups[m->shared_device]);
+    return good && results[SHARED];
 }
 
 /* Rows that a device found to leave their range. */
 static void reject_flagged(coli__moe *m, const coli_bk_result **results, uint32_t n_tok)
 {
     for (uint32_t t = 0; t < n_tok; t++) {
+        if (results[SHARED] && results[SHARED]->flag[t]) coli__moe_reject(m, t);
+        if (m->n_held == 0) continue;
         const source *joined = &m->join_source[t];
         if (joined->device != HOST) {
             if (results[joined->device]->flag[joined->row]) coli__moe_reject(m, t);
@@ -468,6 +548,21 @@ static uint32_t take_back(coli__moe *m, const coli_bk_result **results, uint32_t
     return n_run;
 }
 
+/* Blocks of the shared expert's inner width, where it is computed here. */
+static uint32_t n_block_shared(const coli__moe *m)
+{
+    return m->shared_device == HOST ? (m->d_ff_shared + INNER - 1) / INNER : 0;
+}
+
+/* The shared expert, whose group failed: the processor's from now on. */
+static void take_back_shared(coli__moe *m, const coli__moe_layer *layer, uint32_t n_tok)
+{
+    coli__devices_switch_off(m->devices, &layer->shared_gate);
+    coli__devices_count_products_again(m->devices, 3);
+    m->shared_device = HOST;
+    m->runs[m->n_run - 1].n = n_tok;
+}
+
 /* -- inner and outer --------------------------------------------------------------------------- */
 
 typedef struct job {
@@ -479,6 +574,8 @@ typedef struct job {
     uint32_t first_run, n_part; // of `inner` and `outer_part`
     uint32_t first_left;        // of `outer`: the runs before it are in `computed`
     float *h;
+    bool timed;
+    double host_ns; // see coli__work
 } job;
 
 static void expert_of(const job *j, const run *r, coli__mat *gate, coli__mat *up, coli__mat *down)
@@ -638,8 +735,8 @@ static void outer_item(void *ctx, uint32_t item, uint32_t worker)
         multiply_down(j, i, m->n_run, first, n, &down,
                       shared ? tile_shared : tile + (size_t)m->runs[i].first * TILE, TILE);
     }
-    const coli_bk_result *results[COLI__MAX_DEVICE];
-    if (m->n_held > 0) {
+    const coli_bk_result *results[N_RESULT] = {NULL};
+    if (has_groups(m)) {
         coli__pool_phase(j->pool, worker, COLI_PHASE_WAITING);
         if (!wait_for_groups(m, results)) return;
     }
@@ -647,7 +744,9 @@ static void outer_item(void *ctx, uint32_t item, uint32_t worker)
     for (uint32_t t = 0; t < j->n_tok; t++) {
         float sum[TILE] = {0};
         join_row(m, t, first, n, tile, m->n_held > 0 ? results : NULL, sum);
-        m->k->axpy(sum, m->shared_w[t], tile_shared + (size_t)t * TILE, n);
+        const float *shared = results[SHARED] ? results[SHARED]->y + t * results[SHARED]->ld + first
+                                              : tile_shared + (size_t)t * TILE;
+        m->k->axpy(sum, m->shared_w[t], shared, n);
         m->k->axpy(j->h + (size_t)t * m->d_model + first, 1.0f, sum, n);
     }
 }
@@ -834,14 +933,38 @@ static coli_status compute(job *j, uint32_t first, uint32_t n, uint32_t n_block_
 static coli_status finish_groups(job *j)
 {
     coli__moe *m = j->m;
-    const coli_bk_result *results[COLI__MAX_DEVICE];
+    const coli_bk_result *results[N_RESULT];
     if (!wait_for_groups(m, results)) {
+        const bool shared_failed = m->shared_device != HOST && !results[SHARED];
+        if (shared_failed) take_back_shared(m, j->layer, j->n_tok);
+        const uint32_t n_shared = shared_failed ? n_block_shared(m) : 0;
         const uint32_t n_run = take_back(m, results, j->n_tok);
-        COLI_TRY(compute(j, m->n_run - 1 - n_run, n_run, 0));
+        if (n_run > 0)
+            COLI_TRY(compute(j, m->n_run - 1 - n_run, n_run, n_shared));
+        else
+            run_inner(j, 0, 0, n_shared); // and the last wave stays as it is
         run_outer(j);
     }
-    if (m->n_held > 0) reject_flagged(m, results, j->n_tok);
+    reject_flagged(m, results, j->n_tok);
     return COLI_OK;
+}
+
+static double matrix_bytes(const coli__mat *w)
+{
+    uint64_t n_bytes;
+    return coli__mat_bytes(w->fmt, w->n_out, w->n_in, &n_bytes, NULL) ? (double)n_bytes : 0;
+}
+
+/* What a routed expert of one row took on the processor, by what `compute` took, which waits for no
+ * device; 0: none was there.  `inner` is two of its three matrices, waves go through all; the shared
+ * expert counts by its size. */
+static double host_ns(const coli__moe *m, const coli__moe_layer *layer, uint64_t compute_ns)
+{
+    const double routed = matrix_bytes(&layer->experts->gate);
+    const uint32_t n = m->n_run - 1;
+    if (n == 0 || routed == 0) return 0;
+    return (m->store ? 1 : 1.5) * (double)compute_ns /
+           (n + matrix_bytes(&layer->shared_gate) / routed);
 }
 
 static coli_status compute_and_join(job *j)
@@ -851,9 +974,11 @@ static coli_status compute_and_join(job *j)
         score_guess(j);
         plan_guess(j);
     }
-    COLI_TRY(compute(j, 0, m->n_run - 1, (m->d_ff_shared + INNER - 1) / INNER));
+    const uint64_t begin_ns = j->timed && j->n_tok == 1 ? coli__clock_ns() : 0;
+    COLI_TRY(compute(j, 0, m->n_run - 1, n_block_shared(m)));
+    if (begin_ns) j->host_ns = host_ns(m, j->layer, coli__clock_ns() - begin_ns);
     run_outer(j);
-    return m->n_held > 0 ? finish_groups(j) : COLI_OK;
+    return has_groups(m) ? finish_groups(j) : COLI_OK;
 }
 
 /* What the join used may go. */
@@ -865,8 +990,8 @@ static void release_last_wave(job *j)
 
 static void abandon_groups(const coli__moe *m)
 {
-    const coli_bk_result *results[COLI__MAX_DEVICE];
-    if (m->n_held > 0) wait_for_groups(m, results);
+    const coli_bk_result *results[N_RESULT];
+    if (has_groups(m)) wait_for_groups(m, results);
 }
 
 static void count_rows(const coli__moe *m)
@@ -879,6 +1004,9 @@ static void count_rows(const coli__moe *m)
 coli_status coli__moe_run(coli__moe *m, const coli__moe_layer *layer, coli__pool *pool,
                           uint32_t n_tok, uint32_t pos, float *h)
 {
+    coli__work work = {.ids = m->ids, .n_row = n_tok, .n_used = m->n_used};
+    const bool timed = coli__tier_measures(m->tier);
+    if (timed) work.begin_ns = coli__clock_ns();
     bucket(m, n_tok);
     start_groups(m, layer, n_tok);
     job j = {.m = m,
@@ -886,7 +1014,8 @@ coli_status coli__moe_run(coli__moe *m, const coli__moe_layer *layer, coli__pool
              .layer = layer,
              .n_tok = n_tok,
              .n_block = (m->d_ff + INNER - 1) / INNER,
-             .h = h};
+             .h = h,
+             .timed = timed};
     const coli_status status = compute_and_join(&j);
     if (m->store) release_last_wave(&j); // after a failure some of it is released already
     const unsigned bad = atomic_exchange(&m->first_bad, UINT32_MAX);
@@ -895,7 +1024,9 @@ coli_status coli__moe_run(coli__moe *m, const coli__moe_layer *layer, coli__pool
         return status;
     }
     count_rows(m);
-    coli__tier_used(m->tier, layer->experts, m->ids, n_tok, m->n_used);
+    if (timed) work.end_ns = coli__clock_ns();
+    work.host_ns = j.host_ns;
+    coli__tier_used(m->tier, layer->experts, &work);
     coli__store_used(m->store, layer->experts, m->ids, m->n_pair);
 
     if (bad == UINT32_MAX) return COLI_OK;

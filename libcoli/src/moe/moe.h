@@ -64,4 +64,10 @@ coli_status coli__moe_run(coli__moe *moe, const coli__moe_layer *layer, coli__po
 const int32_t *coli__moe_ids(const coli__moe *moe, uint32_t t);
 const float *coli__moe_weights(const coli__moe *moe, uint32_t t);
 
+/* For those who record, after coli__moe_run.  The n best experts of row t as the router sees them, ties
+ * to the lower id, and their shares of the softmax over all experts. */
+void coli__moe_rank(const coli__moe *moe, uint32_t t, uint32_t n, int32_t *ids, float *mass);
+/* Where each of row t's experts was computed (n_used): coli_level of coli.h. */
+void coli__moe_levels(const coli__moe *moe, uint32_t t, uint8_t *levels);
+
 #endif

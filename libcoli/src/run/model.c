@@ -7,6 +7,7 @@
 #include "../../include/coli/exact.h"
 #include "../base/memory.h"
 #include "../moe/heat_file.h"
+#include "../moe/trunk.h"
 #include "session.h"
 #include "api.h"
 
@@ -187,20 +188,48 @@ static coli_status open_store(coli_model *m, const coli_model_opts *o)
 
 /* -- devices and heat -------------------------------------------------------------------------- */
 
-static coli_status open_devices(coli_model *m, const coli_model_opts *o)
+_Static_assert((int)COLI_REPLAN_TAIL == COLI__STEER_TAIL &&
+                   (int)COLI_REPLAN_PRIOR == COLI__STEER_PRIOR &&
+                   (int)COLI_REPLAN_COST == COLI__STEER_COST &&
+                   (int)COLI_REPLAN_ONLINE == COLI__STEER_ONLINE &&
+                   (int)COLI_REPLAN_HOLD == COLI__STEER_HOLD,
+               "their bits are the same");
+
+static int32_t replan_cap(const coli_model_opts *o)
 {
+    if (o->replan_max == 0 && o->replan_with & COLI_REPLAN_COST) return INT32_MAX;
+    if (o->replan_max == 0) return COLI__PLAN_CAP;
+    return o->replan_max < INT32_MAX ? (int32_t)o->replan_max : INT32_MAX;
+}
+
+/* By the numbers of devices that people know. */
+static coli_status resolve(const coli__devices *devices, coli__place_list *list)
+{
+    uint32_t ordinals[COLI__MAX_DEVICE];
+    for (uint32_t i = 0; i < coli__devices_n(devices); i++)
+        ordinals[i] = coli__device_ordinal(coli__devices_at(devices, i));
+    return coli__place_resolve(list, ordinals, coli__devices_n(devices));
+}
+
+static coli_status open_devices(coli_model *m, const coli_model_opts *o, coli__place_list *list)
+{
+    if (o->replan_with > COLI__STEER_ALL)
+        return coli__fail(COLI_E_INVALID,
+                          "coli_model_opts: replan_with: expected coli_replan_with, found %#x",
+                          o->replan_with);
     if (o->home > COLI_HOME_LAYER)
         return coli__fail(COLI_E_INVALID, "coli_model_opts: home: expected a coli_home, found %u",
                           o->home);
     COLI_TRY(coli__devices_open(o, m->container, &m->devices));
+    if (m->devices) COLI_TRY(resolve(m->devices, list));
+    const uint32_t usable = coli__place_expert_devices(list, coli__devices_n(m->devices));
     const coli__tier_opts opts = {.replan = o->replan,
                                   .starts_empty = o->no_warmstart,
                                   .home_by_layer = o->home == COLI_HOME_LAYER,
                                   .layer_split = o->layer_split,
-                                  .replan_cap = o->replan_max == 0 ? COLI__PLAN_CAP
-                                                : o->replan_max > INT32_MAX
-                                                    ? INT32_MAX
-                                                    : (int32_t)o->replan_max};
+                                  .devices = usable,
+                                  .replan_with = o->replan_with,
+                                  .replan_cap = replan_cap(o)};
     return coli__tier_create(m->devices, m->container, &opts, &m->tier);
 }
 
@@ -232,6 +261,24 @@ static coli_status try_heat_path(coli_model *m, const char *path, coli__heat_fil
     return m->heat_path ? COLI_OK : COLI_E_NOMEM;
 }
 
+static coli_status place_trunk(coli_model *m, const coli_model_opts *o,
+                               const coli__place_list *list, const uint32_t *heat)
+{
+    coli__trunk trunk = {0};
+    const coli__trunk_args args = {.devices = m->devices,
+                                   .tier = m->tier,
+                                   .list = list,
+                                   .heat = heat,
+                                   .n_expert_used = m->shape.n_expert_used,
+                                   .no_race = o->no_trunk_probe,
+                                   .kernels = m->kernels,
+                                   .pool = m->pool};
+    coli_status status = m->engine->offer(m->weights, &trunk);
+    if (status == COLI_OK) status = coli__trunk_place(&trunk, &args);
+    coli__trunk_finish(&trunk);
+    return status;
+}
+
 static bool is_on_device(void *ctx, const coli__ct_experts *layer, uint32_t expert)
 {
     coli__slot slot;
@@ -250,7 +297,7 @@ static coli_status fill_store(coli_model *m, const coli_model_opts *o, const uin
 }
 
 /* Devices and memory, by what earlier runs learned. */
-static coli_status fill(coli_model *m, const coli_model_opts *o)
+static coli_status fill(coli_model *m, const coli_model_opts *o, const coli__place_list *list)
 {
     const bool learns = m->tier || m->store;
     if (o->heat && !learns && o->note)
@@ -259,6 +306,7 @@ static coli_status fill(coli_model *m, const coli_model_opts *o)
     coli__heat_file heat = {0};
     coli_status status = COLI_OK;
     if (o->heat && learns) status = read_heat(m, o->heat, &heat);
+    if (status == COLI_OK && m->devices) status = place_trunk(m, o, list, heat.count);
     if (status == COLI_OK) status = coli__tier_fill(m->tier, heat.count);
     if (status == COLI_OK) status = fill_store(m, o, heat.count);
     m->heat_tokens = heat.n_token;
@@ -309,6 +357,8 @@ static coli_status open_parts(coli_model *m, const char *dir, const coli_model_o
     if (!coli_exact_check())
         return coli__fail(COLI_E_INTERNAL, "this build or processor does not round as coli/exact.h "
                                            "demands: results would differ from other machines");
+    coli__place_list list;
+    COLI_TRY(coli__place_parse(o->place, &list));
     COLI_TRY(coli__kernels_get(o->isa, &m->kernels));
     COLI_TRY(coli__container_open(dir, &m->container));
     m->engine = coli__engine_by_name(coli__container_engine(m->container));
@@ -316,7 +366,7 @@ static coli_status open_parts(coli_model *m, const char *dir, const coli_model_o
         return coli__fail(COLI_E_UNSUPPORTED,
                           "%s: made for the engine \"%s\", which this version lacks", dir,
                           coli__container_engine(m->container));
-    COLI_TRY(open_devices(m, o));
+    COLI_TRY(open_devices(m, o, &list));
     COLI_TRY(m->engine->open(coli__container_config(m->container), m->container, m->kernels,
                              m->tier, &m->weights));
     m->engine->shape(m->weights, &m->shape);
@@ -324,10 +374,10 @@ static coli_status open_parts(coli_model *m, const char *dir, const coli_model_o
     COLI_TRY(describe(m, dir));
     COLI_TRY(coli__companions_read(dir, coli__container_config(m->container), m->shape.n_vocab,
                                    &m->beside));
-    COLI_TRY(fill(m, o));
+    COLI_TRY(coli__pool_create(o->n_threads, &m->pool));
+    COLI_TRY(fill(m, o, &list));
     COLI_TRY(bring_trunk(m, o));
-    COLI_TRY(coli__container_check_whole(m->container));
-    return coli__pool_create(o->n_threads, &m->pool);
+    return coli__container_check_whole(m->container);
 }
 
 coli_status coli_model_open(const char *dir, const coli_model_opts *opts, coli_model **out)

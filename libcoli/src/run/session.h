@@ -20,6 +20,11 @@ struct coli_session {
     float *logits; // (n_vocab) of token pos-1
     bool has_logits;
 
+    /* coli_session_on_route */
+    coli_route_fn on_route; // NULL: nobody looks
+    void *on_route_user;
+    coli__probe route; // buffers for n_chunk rows
+
     /* generation */
     coli__rng rng;
     void *sample_scratch;
