@@ -91,7 +91,9 @@ typedef struct coli_model_opts {
     uint32_t backend_wait_ms;    /* a device that takes longer is given up; 0: 10,000 */
     double vram;
     void (*note)(void *user, const char *line); /* which devices are used and how; NULL: nobody asks */
-    coli_progress_fn progress;                  /* of copying experts to devices */
+    coli_progress_fn progress; /* of copying experts to devices, of reading those that stay in memory, and
+                                  of reading the dense weights: without it those are read when they are
+                                  first used */
     void *user;                                 /* of both */
     /* Which experts devices hold (docs/devices.md). */
     const char *heat;   /* file of how much each was used by earlier runs, read here and written when the
