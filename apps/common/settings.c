@@ -6,8 +6,9 @@ enum {
     COMPUTE =
         GENERATE | APP_INFO | APP_QWEN36, // open the model to run it, or to say how it would run
     MEASURE = APP_QWEN36,
-    DEVICES = COMPUTE | APP_BENCH,
-    ALL = (APP_REPLAY << 1) - 1
+    OPEN = COMPUTE | APP_PLAN,
+    DEVICES = OPEN | APP_BENCH,
+    ALL = (APP_PLAN << 1) - 1
 };
 
 #define FIELD(name) offsetof(app_settings, name)
@@ -15,16 +16,16 @@ enum {
 // clang-format off
 const app_option app_options[APP_N_OPTION] = {
     [APP_OPT_MODEL] = {"model", "DIR", APP_TEXT, FIELD(model), 0, 0, NULL, "the model that ships with coli",
-        COMPUTE | APP_TOKENIZE | APP_VERIFY | APP_BENCH | APP_HEAT, "directory of the model"},
+        OPEN | APP_TOKENIZE | APP_VERIFY | APP_BENCH | APP_HEAT, "directory of the model"},
     [APP_OPT_THREADS] = {"threads", "N", APP_U32, FIELD(threads), 0, 1024, NULL, "0, one per processor",
-        COMPUTE | APP_CONVERT | APP_SYNTH | APP_BENCH | APP_REPLAY, "compute threads"},
+        OPEN | APP_CONVERT | APP_SYNTH | APP_BENCH | APP_REPLAY, "compute threads"},
     [APP_OPT_ISA] = {"isa", "NAME", APP_CHOICE, FIELD(isa), 0, 0, "scalar|avx2|avxvnni|avx512|neon|i8mm",
-        "the best there is", COMPUTE | APP_BENCH,
+        "the best there is", OPEN | APP_BENCH,
         "instruction set of the kernels; all give the same bytes"},
     [APP_OPT_CTX] = {"ctx", "N", APP_U32, FIELD(ctx), 0, 1048576, NULL,
-        "0, what the model was made for, at most 32768", COMPUTE, "most tokens of a conversation"},
+        "0, what the model was made for, at most 32768", OPEN, "most tokens of a conversation"},
     [APP_OPT_CHUNK] = {"chunk", "N", APP_U32, FIELD(chunk), 0, 4096, NULL, "0, the library's choice",
-        COMPUTE | APP_BENCH,
+        OPEN | APP_BENCH,
         "most prompt tokens computed together; the answer is the same with any"},
 
     [APP_OPT_BACKEND] = {"backend", "NAME|PATH", APP_TEXT, FIELD(backend), 0, 0, NULL, "a GPU, if one works", DEVICES,
@@ -42,12 +43,21 @@ const app_option app_options[APP_N_OPTION] = {
         "auto, those worth more than the experts in their place", DEVICES,
         "which dense matrices devices hold: auto, off, all (what fits, before the experts), or a list like "
         "lmhead=0,dnproj=0:20+1:20,shexp=cpu"},
-    [APP_OPT_NO_TRUNK_PROBE] = {"no-trunk-probe", NULL, APP_FLAG_NOT, FIELD(no_trunk_probe), 0, 0, NULL, NULL, DEVICES,
+    [APP_OPT_NO_TRUNK_PROBE] = {"no-trunk-probe", NULL, APP_OFF, FIELD(no_trunk_probe), 0, 0, NULL, NULL, DEVICES,
         "do not try whether a device is faster at a dense matrix than the processor"},
     [APP_OPT_HEAT] = {"heat", "FILE", APP_TEXT, FIELD(heat), 0, 0, NULL, "none", DEVICES,
         "start with the experts that earlier runs used most, and add what this one uses"},
     [APP_OPT_HEAT_READONLY] = {"heat-readonly", NULL, APP_FLAG, FIELD(heat_readonly), 0, 0, NULL, NULL, DEVICES,
         "leave the heat file as it is"},
+    [APP_OPT_RAM] = {"ram", "SIZE", APP_BYTES, FIELD(ram), 0, 0, NULL, "auto, what is available", DEVICES,
+        "memory that the model may take; experts for which there is no room are read from the disk when they "
+        "are used"},
+    [APP_OPT_RAM_EXPERTS] = {"ram-experts", "N", APP_U32, FIELD(ram_experts), 0, 4096, NULL, "0, as --ram says",
+        DEVICES, "keep so many experts of each layer in memory, whatever there is of it"},
+    [APP_OPT_PIN] = {"pin", "SIZE", APP_BYTES, FIELD(pin), 0, 0, NULL, "auto, more with every run that --heat saw",
+        DEVICES, "of this memory, what is for the experts that --heat saw used most: they stay in it"},
+    [APP_OPT_NO_PILOT] = {"no-pilot", NULL, APP_OFF, FIELD(no_pilot), 0, 0, NULL, NULL, DEVICES,
+        "read no expert early because the next layer may need it"},
     [APP_OPT_REPLAN] = {"replan", NULL, APP_FLAG, FIELD(replan), 0, 0, NULL, NULL, DEVICES,
         "let each prompt's own routing decide which experts the devices hold"},
     [APP_OPT_REPLAN_MAX] = {"replan-max", "N", APP_U32, FIELD(replan_max), 0, 4096, NULL, "0, 24", DEVICES,
@@ -122,7 +132,7 @@ const app_option app_options[APP_N_OPTION] = {
         APP_RENDER, "template of lines that name none"},
     [APP_OPT_SETTINGS] = {"settings", NULL, APP_FLAG, FIELD(settings), 0, 0, NULL, NULL, APP_INFO,
         "also every setting of `coli run`, its value and where it came from"},
-    [APP_OPT_JSON] = {"json", NULL, APP_FLAG, FIELD(json), 0, 0, NULL, NULL, APP_INFO | MEASURE | APP_BENCH | APP_BACKEND | APP_HEAT,
+    [APP_OPT_JSON] = {"json", NULL, APP_FLAG, FIELD(json), 0, 0, NULL, NULL, APP_RUN | APP_INFO | MEASURE | APP_BENCH | APP_BACKEND | APP_HEAT | APP_PLAN,
         "JSON instead of text"},
     [APP_OPT_EXPERTS] = {"experts", "FORMAT", APP_TEXT, FIELD(experts), 0, 0, NULL, "int4", APP_CONVERT | APP_SYNTH,
         "format of the routed experts: int4, int8, bf16 or f32, or in full, int4-g64-f16"},
@@ -250,10 +260,10 @@ const app_variable app_variables[] = {
     {"QT_NO_WARMSTART", APP_OPT_NO_WARMSTART, "start with empty VRAM", NULL},
     {"QT_HOME", APP_OPT_HOME, "home devices by expert or by layer", NULL},
     {"QT_LAYER_SPLIT", APP_OPT_LAYER_SPLIT, "layers of the first of two devices", NULL},
-    {"PILOT", LATER, "prefetch of the next layer", NULL},
+    {"PILOT", APP_OPT_NO_PILOT, "1: prefetch of the next layer, 0: none", NULL},
     {"PIN", LATER, "file of experts to pin in RAM", NULL},
-    {"PIN_GB", LATER, "RAM for pinned experts", NULL},
-    {"RAM_GB", LATER, "RAM for the model", NULL},
+    {"PIN_GB", APP_OPT_PIN, "RAM for pinned experts", NULL},
+    {"RAM_GB", APP_OPT_RAM, "RAM for the model", NULL},
 };
 const uint32_t app_n_variable = sizeof app_variables / sizeof *app_variables;
 

@@ -118,7 +118,12 @@ typedef struct coli_model_opts {
     bool no_trunk_probe; /* auto: do not try whether a device is faster than the processor */
 } coli_model_opts;
 
-/* Open a container directory (docs/formats/container.md).  The weights are mapped, not read.
+/* Open a container directory (docs/formats/container.md).  The weights are mapped, not read, but for
+ * experts for which there is not enough memory.
+ * Signals  on POSIX systems the first call installs a handler for SIGBUS, which comes when a mapped file
+ *          was made shorter.  It acts on addresses in the weights alone, and hands all others to the
+ *          handler that was there before.  A program that installs one of its own later, without
+ *          calling this one, ends by such a file, as it would have anyway.
  * Errors   E_NOTFOUND, E_FORMAT (a file is malformed: names file and tensor), E_UNSUPPORTED (family
  *          or instruction set), E_NOMEM, E_IO. */
 COLI_API coli_status coli_model_open(const char *dir, const coli_model_opts *opts,
@@ -188,6 +193,7 @@ typedef struct coli_backend_stats {
     /* As the devices measured (the fake one: as a real one would have taken), ms. */
     double upload_ms, to_device_ms, kernel_ms, to_host_ms;
     uint64_t n_matrix_off; /* of n_matrix: a device failed to compute with them, so it is not asked again */
+    double clock_ms; /* simulated devices: what time it is on the latest clock (docs/backends/fake.md) */
 } coli_backend_stats;
 /* Waits for the chunk that a session is computing. */
 COLI_API coli_status coli_model_get_backend_stats(const coli_model *model, coli_backend_stats *out);
@@ -333,7 +339,9 @@ COLI_API const coli_model *coli_session_model(const coli_session *session);
  *          E_INVALID   an id is outside the vocabulary; nothing is fed
  *          E_CANCELLED the chunks done so far are fed (coli_session_pos)
  *          E_NUMERIC   an activation left its range, at the layer and position named; the session is
- *                      reset */
+ *                      reset
+ *          E_IO        weights could not be read, or model.coli became shorter while it was in use; the
+ *                      session is reset.  After the latter the model has to be opened again */
 COLI_API coli_status coli_session_feed(coli_session *session, const int32_t *ids, size_t n_ids);
 
 /* (n_vocab) f32 of the last token fed, borrowed until the next feed; NULL before the first, and after
@@ -441,6 +449,11 @@ typedef struct coli_result {
     uint32_t n_generated;
     double prefill_s, ttft_s, decode_s; /* ttft: from the call to the first token */
     double tok_s;        /* tokens after the first / decode_s; 0 if there were none */
+    /* Of the prefill: in layers of experts (their routers count as attention does); and of that,
+     * waiting for devices.  A coli_generate has no prefill of its own. */
+    double prefill_moe_s, prefill_wait_s;
+    /* Of a token after the first, mean: all of it; in those layers; waiting.  0 if there were none. */
+    double token_ms, token_moe_ms, token_wait_ms;
 } coli_result;
 
 /* Make tokens from the present logits until something stops it; each one is also fed, except a stop
@@ -742,6 +755,47 @@ typedef struct coli_replay_result {
  * Cost     some milliseconds per prompt and core. */
 COLI_API coli_status coli_replay_run(coli_replay *replay, const coli_replay_opts *opts,
                                      coli_replay_result *results);
+
+/* ---- what fits ----------------------------------------------------------------------------- */
+
+typedef enum coli_fit {
+    COLI_FIT_ALL,   /* everything is in memory or on devices */
+    COLI_FIT_READS, /* some experts are read from the disk while tokens are made */
+    COLI_FIT_NOT    /* not even one expert of each layer has room beside the rest */
+} coli_fit;
+
+/* Where everything of a model would be.  Experts are counted over all layers. */
+typedef struct coli_plan_result {
+    uint32_t struct_size; /* set by the caller */
+    uint32_t fit;         /* coli_fit */
+    uint32_t n_ctx, n_chunk, n_threads;        /* that the options come to */
+    uint32_t n_layer, n_expert, n_expert_used; /* layers with experts; experts of each; for a row */
+    uint64_t trunk_bytes;  /* weights outside the routed experts */
+    uint64_t expert_bytes; /* one routed expert */
+    uint64_t kv_bytes, state_bytes, scratch_bytes; /* of one session: keys and values; what does not
+                                grow with the context; the rest */
+    uint64_t resident_bytes;  /* these but the expert: in memory whatever happens */
+    uint64_t needed_bytes;    /* with all experts that no device holds */
+    uint64_t available_bytes; /* that can be taken now, limits of control groups included; 0: the system
+                                does not tell */
+    uint64_t ram_bytes;       /* that the model may take in all; 0: no limit is known */
+    uint32_t ram_experts;     /* of each layer that memory holds at a time */
+    uint32_t n_ctx_all;       /* the context with which all would fit; 0: no shorter one is enough */
+    uint32_t n_device;
+    bool vram_is_assumed; /* there is no device: as if one had the memory that was asked for */
+    uint64_t vram_bytes;  /* that experts may take of devices */
+    uint64_t slot_bytes;  /* that one takes there */
+    uint64_t n_in_vram, n_in_ram, n_on_disk;
+    /* What a token reads of weights, if it used all experts alike. */
+    uint64_t token_vram_bytes, token_ram_bytes, token_disk_bytes;
+} coli_plan_result;
+
+/* Tell where everything would be with these options, without loading anything: the container's tables
+ * are read, and devices are asked how much memory they have.  A session of the given kind is counted.
+ * The dense matrices are counted as if they stayed in memory.
+ * Errors   as for coli_model_open and coli_session_create. */
+COLI_API coli_status coli_plan(const char *dir, const coli_model_opts *model,
+                               const coli_session_opts *session, coli_plan_result *out);
 
 /* ---- recording ----------------------------------------------------------------------------- */
 

@@ -65,6 +65,13 @@ void coli__moe_reject(coli__moe *moe, uint32_t t);
 coli_status coli__moe_run(coli__moe *moe, const coli__moe_layer *layer, coli__pool *pool,
                           uint32_t n_tok, uint32_t pos, float *h);
 
+/* How long the caller's thread was in coli__moe_run since this was last asked, and of that in waiting
+ * for devices. */
+typedef struct coli__moe_times {
+    uint64_t moe_ns, wait_ns;
+} coli__moe_times;
+coli__moe_times coli__moe_take_times(coli__moe *moe);
+
 /* What coli__moe_route chose for row t: ids and weights, best first. */
 const int32_t *coli__moe_ids(const coli__moe *moe, uint32_t t);
 const float *coli__moe_weights(const coli__moe *moe, uint32_t t);

@@ -103,7 +103,7 @@ static coli_status allocate(coli_session *s)
 {
     const coli_model *m = s->m;
     COLI_TRY(m->engine->state_create(m->weights, s->n_ctx, s->n_chunk, coli__pool_n_worker(m->pool),
-                                     &s->state));
+                                     m->store, &s->state));
     s->ids = coli__calloc(s->n_ctx, sizeof *s->ids);
     s->logits = coli__alloc64((size_t)m->shape.n_vocab * sizeof(float));
     s->seen = coli__calloc(m->shape.n_vocab, sizeof *s->seen);
@@ -245,13 +245,12 @@ static void tell_route(const coli_session *s, const coli__probe *p, uint32_t pos
 static coli_status forward(coli_session *s, const coli__forward_args *asked, chunk_kind kind)
 {
     coli_model *m = s->m;
-    coli__forward_args with_route = *asked;
-    const coli__forward_args *args = asked;
+    coli__forward_args args = *asked;
     coli__probe probe;
+    args.elapsed = &s->elapsed;
     if (s->on_route) {
         probe = probe_of(s, asked->probe);
-        with_route.probe = &probe;
-        args = &with_route;
+        args.probe = &probe;
     }
     s->has_logits = false;
     pthread_mutex_lock(&m->mu);
@@ -259,20 +258,25 @@ static coli_status forward(coli_session *s, const coli__forward_args *asked, chu
     tell_before(m, kind);
     const coli__fp fp = coli__fp_enter();
     coli__pool_phase(m->pool, 0, COLI_PHASE_OTHER);
-    const coli_status status = m->engine->forward(s->state, m->pool, args);
+    coli_status status = m->engine->forward(s->state, m->pool, &args);
+    const coli_status whole = coli__container_check_whole(m->container);
+    if (whole != COLI_OK) status = whole; // whatever else was found
     coli__pool_phase(m->pool, 0, COLI_PHASE_OUTSIDE);
     coli__fp_leave(fp);
-    if (kind.ends) coli__tier_prompt_ends(m->tier);
+    if (kind.ends) {
+        coli__tier_prompt_ends(m->tier);
+        coli__store_prompt_ends(m->store);
+    }
     pthread_mutex_unlock(&m->mu);
     if (status != COLI_OK) {
         coli_session_reset(s);
         return status;
     }
-    memcpy(s->ids + s->pos, args->ids, args->n_tok * sizeof *s->ids);
-    for (uint32_t t = 0; t < args->n_tok; t++) s->seen[args->ids[t]]++;
-    s->pos += args->n_tok;
+    memcpy(s->ids + s->pos, args.ids, args.n_tok * sizeof *s->ids);
+    for (uint32_t t = 0; t < args.n_tok; t++) s->seen[args.ids[t]]++;
+    s->pos += args.n_tok;
     s->n_valid = s->pos;
-    if (s->on_route) tell_route(s, args->probe, s->pos - args->n_tok, args->n_tok);
+    if (s->on_route) tell_route(s, args.probe, s->pos - args.n_tok, args.n_tok);
     return COLI_OK;
 }
 

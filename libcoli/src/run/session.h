@@ -26,6 +26,8 @@ struct coli_session {
     void *on_route_user;
     coli__probe route; // buffers for n_chunk rows
 
+    coli__elapsed elapsed; // of all feeding since the session was made
+
     /* generation */
     coli__rng rng;
     void *sample_scratch;
