@@ -2,6 +2,16 @@
 coli_test(route_test unit)
 coli_test(route_oracle oracle)
 coli_device_test(route_run prop fake)
+if(TARGET backend_fake)
+    coli_test(route_cli golden)
+    if(TARGET route_cli)
+        add_dependencies(route_cli coli_cli backend_fake)
+        if(CMAKE_CROSSCOMPILING_EMULATOR)
+            list(JOIN CMAKE_CROSSCOMPILING_EMULATOR "\", \"" emulator)
+            target_compile_definitions(route_cli PRIVATE "TEST_EMULATOR=\"${emulator}\",")
+        endif()
+    endif()
+endif()
 
 # Not part of an ordinary run: `ctest -C bench -L bench -V`, or the program itself.
 add_executable(bench_route bench/bench_route.c)
