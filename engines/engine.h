@@ -13,6 +13,7 @@
 
 struct coli__container;
 struct coli__tier;
+struct coli__router;
 struct coli__store;
 struct coli__trunk;
 
@@ -35,12 +36,13 @@ typedef struct coli__elapsed {
 } coli__elapsed;
 
 typedef struct coli__forward_args {
-    const int32_t *ids;       // (n_tok) checked against the vocabulary by the caller
-    uint32_t n_tok;           // 1 .. the state's max_chunk
-    uint32_t logits_from;     // rows logits_from..n_tok-1 get logits; n_tok for none
-    float *logits;            // (n_tok - logits_from, n_vocab)
-    const coli__probe *probe; // NULL for none
-    coli__elapsed *elapsed;   // what the rows took is added to it; NULL: nobody asks
+    const int32_t *ids;          // (n_tok) checked against the vocabulary by the caller
+    uint32_t n_tok;              // 1 .. the state's max_chunk
+    uint32_t logits_from;        // rows logits_from..n_tok-1 get logits; n_tok for none
+    float *logits;               // (n_tok - logits_from, n_vocab)
+    const coli__probe *probe;    // NULL for none
+    coli__elapsed *elapsed;      // what the rows took is added to it; NULL: nobody asks
+    struct coli__router *router; // how rows choose their experts; NULL: plainly
 } coli__forward_args;
 
 /* Memory of one sequence, in bytes. */

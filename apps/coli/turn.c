@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cache_route.h"
 #include "input.h"
 #include "report.h"
 #include "terminal.h"
@@ -127,5 +128,6 @@ int turn_say(coli_chat *chat, app_engine *engine, const app_settings *s, const c
     app_footer(&result);
     app_device_footer(engine);
     app_store_footer(engine);
+    app_route_footer(engine->model, &engine->route);
     return explain(&result, &answer, engine, s, full_hint);
 }

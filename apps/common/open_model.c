@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cache_route.h"
 #include "options.h"
 #include "progress.h"
 #include "system.h"
@@ -245,8 +246,12 @@ int app_open(const app_settings *s, uint32_t what, app_engine *out)
         app_close(out);
         return APP_BAD;
     }
-    const coli_session_opts session_opts = {
-        .struct_size = sizeof session_opts, .n_ctx = s->ctx, .n_chunk = s->chunk};
+    const bool routes = app_route_opts(s, &out->route);
+    const coli_session_opts session_opts = {.struct_size = sizeof session_opts,
+                                            .n_ctx = s->ctx,
+                                            .n_chunk = s->chunk,
+                                            .route = routes ? &out->route : NULL};
+    if (what & APP_OPEN_TELL) app_route_tell(s, &out->route);
     if (what & APP_OPEN_SESSION)
         status = coli_session_create(out->model, &session_opts, &out->session);
     if (status == COLI_OK) return APP_OK;

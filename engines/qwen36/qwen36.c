@@ -1025,6 +1025,7 @@ static coli_status forward(void *p, coli__pool *pool, const coli__forward_args *
     state *s = p;
     const qwen36_dims *d = &s->m->dims;
     chunk c = {.s = s, .pool = pool, .n_tok = args->n_tok, .probe = args->probe};
+    coli__moe_set_router(s->moe, args->router);
     for (uint32_t t = 0; t < c.n_tok; t++)
         coli__mat_row(&s->m->embed, (uint32_t)args->ids[t], s->h + (size_t)t * d->d_model);
     coli__rope_table(s->m->rope_freq, d->d_rot, s->pos, c.n_tok, s->rope_cos, s->rope_sin);

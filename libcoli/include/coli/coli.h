@@ -91,7 +91,9 @@ typedef struct coli_model_opts {
     uint32_t backend_wait_ms;    /* a device that takes longer is given up; 0: 10,000 */
     double vram;
     void (*note)(void *user, const char *line); /* which devices are used and how; NULL: nobody asks */
-    coli_progress_fn progress;                  /* of copying experts to devices */
+    coli_progress_fn progress; /* of copying experts to devices, of reading those that stay in memory, and
+                                  of reading the dense weights: without it those are read when they are
+                                  first used */
     void *user;                                 /* of both */
     /* Which experts devices hold (docs/devices.md). */
     const char *heat;   /* file of how much each was used by earlier runs, read here and written when the
@@ -212,6 +214,21 @@ typedef struct coli_device_use {
 /* i < n_device of coli_backend_stats. */
 COLI_API coli_status coli_model_get_device(const coli_model *model, uint32_t i, coli_device_use *out);
 
+/* What cache-aware routing did and cost in all sessions of a model since it was opened, over the rows and
+ * layers that were computed.  All zero without it. */
+typedef struct coli_route_stats {
+    uint32_t struct_size; /* set by the caller */
+    uint64_t route_slots; /* experts chosen where residency may decide */
+    uint64_t route_swaps, route_swaps_vram; /* of these, substitutes; of these, in VRAM */
+    double swap_pct;                        /* 100 * route_swaps / route_slots */
+    uint64_t n_agree, n_compared; /* experts that plain routing chooses, too; of so many */
+    double route_agree;           /* 100 * n_agree / n_compared */
+    uint64_t n_row;               /* (row, layer) pairs that were compared */
+    double kl_sum;   /* KL(plain weights || chosen weights) of these in nats, each within 2^-25 */
+    double route_kl; /* kl_sum / n_row */
+} coli_route_stats;
+/* Waits for the chunk that a session is computing. */
+COLI_API coli_status coli_model_get_route_stats(const coli_model *model, coli_route_stats *out);
 /* ---- memory -------------------------------------------------------------------------------- */
 
 /* Where the routed experts are that no device holds, and what reading them took. */
@@ -274,10 +291,42 @@ COLI_API coli_status coli_chat_render(const char *tmpl, const char *messages, si
 
 typedef struct coli_session coli_session;
 
+/* Where an expert is, or was when a row used it. */
+typedef enum coli_level {
+    COLI_LEVEL_DISK, /* its weights have to be read for this row */
+    COLI_LEVEL_RAM,
+    COLI_LEVEL_VRAM
+} coli_level;
+
+/* Cache-aware routing (docs/CACHE_ROUTE.md): an expert that is in VRAM or RAM may take the place of one that
+ * the router likes a little better.  Lossy: other experts run than the model was trained to use.  Fields
+ * count as they stand: start from coli_route_default().
+ *
+ * Where experts are is looked at when a turn begins: at coli_chat_say, coli_session_eval, a
+ * coli_session_feed of more than one token, and the first token after create or reset.  So a turn's bytes
+ * depend on what was resident then, but not on threads, chunks or the speed of copies. */
+typedef struct coli_route_opts {
+    uint32_t struct_size; /* set by the caller */
+    bool cache_route;     /* choose so; without it `agree` meters plain routing */
+    bool agree;           /* meter agreement with plain routing, and KL */
+    bool live;            /* look at every step: better choices, but no run can be repeated exactly */
+    uint32_t j;           /* ranks that are always taken; the number of experts used and more: all */
+    uint32_t m;           /* ranks among which experts are chosen by where they are; at most 256 are */
+    float p;              /* above 0 and below 1: where the best of max(m, 4 * used) ranks have this share of
+                             their mass, instead of m */
+    float alpha;          /* factor of a substitute's weight, before all are divided by their sum; 0: 1 */
+    /* (layers with experts, n_expert) coli_level: where experts are said to be, whatever is true, to
+     * measure what a placement would cost without the device; copied by create.  NULL: it is looked at */
+    const uint8_t *levels;
+} coli_route_opts;
+/* J 2, M 12, P 0, alpha 1, nothing switched on.  out->struct_size is set by the caller. */
+COLI_API coli_status coli_route_default(coli_route_opts *out);
+
 typedef struct coli_session_opts {
     uint32_t struct_size;
     uint32_t n_ctx;   /* most tokens the session can hold; 0: the model's n_ctx_max, at most 32768 */
     uint32_t n_chunk; /* most prompt rows computed together; 0: 512 */
+    const coli_route_opts *route; /* NULL: plain routing, unmetered; read by create only */
 } coli_session_opts;
 
 /* All memory for n_ctx tokens is taken here. */
@@ -319,13 +368,6 @@ typedef bool (*coli_rows_fn)(void *user, uint32_t pos, uint32_t n_row, const flo
                              const int32_t *expert_ids, const float *expert_w);
 COLI_API coli_status coli_session_eval(coli_session *session, const int32_t *ids, size_t n_ids,
                                        coli_rows_fn on_rows, void *user);
-
-/* Where an expert was when a row used it. */
-typedef enum coli_level {
-    COLI_LEVEL_DISK, /* its weights were read for this row */
-    COLI_LEVEL_RAM,
-    COLI_LEVEL_VRAM
-} coli_level;
 
 /* The routing of the rows of one chunk; arrays are good during the call. */
 typedef struct coli_route {

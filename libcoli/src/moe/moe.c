@@ -87,13 +87,16 @@ struct coli__moe {
     const coli__moe_layer *layers;
     uint32_t n_layer;
 
+    coli__router *router; // of the present chunk; NULL: plain
+
     /* per row, written by coli__moe_route */
-    coli__acts x;          // (max_tok, d_model)
-    float *logits;         // (max_tok, n_expert)
-    int32_t *ids;          // (max_tok, n_used)
-    float *w;              // (max_tok, n_used)
-    float *shared_w;       // (max_tok)
-    atomic_uint first_bad; // lowest row whose numbers left their range; UINT32_MAX: none
+    coli__acts x;           // (max_tok, d_model)
+    float *logits;          // (max_tok, n_expert)
+    coli__route_cost *cost; // (max_tok) where the router prefers
+    int32_t *ids;           // (max_tok, n_used)
+    float *w;               // (max_tok, n_used)
+    float *shared_w;        // (max_tok)
+    atomic_uint first_bad;  // lowest row whose numbers left their range; UINT32_MAX: none
 
     /* per chunk */
     uint32_t *n_of;          // (n_expert + 1) pairs of each expert
@@ -121,9 +124,9 @@ struct coli__moe {
     /* per chunk, with a store that guesses */
     const coli__moe_layer *guess_layer; // whom the guesses are about; NULL: there are none
     uint32_t n_guess_row;
-    float *guess_logits; // (GUESS_ROWS, n_expert)
-    int32_t *guess_ids;  // (GUESS_ROWS, n_used)
-    float *guess_w;      // (GUESS_ROWS, n_used)
+    float *guess_logits;   // (GUESS_ROWS, n_expert)
+    int32_t *guess_ids;    // (GUESS_ROWS, n_used)
+    float *guess_w;        // (GUESS_ROWS, n_used)
     coli__moe_times times; // the caller's, who is worker 0
 
     /* per worker */
@@ -216,14 +219,15 @@ coli_status coli__moe_create(const coli__moe_layer *layers, uint32_t n_layer,
     m->logits = coli__alloc64((size_t)max_tok * m->n_expert * sizeof(float));
     m->ids = coli__calloc(n_pair, sizeof *m->ids);
     m->w = coli__calloc(n_pair, sizeof *m->w);
+    m->cost = coli__calloc(max_tok, sizeof *m->cost);
     m->shared_w = coli__calloc(max_tok, sizeof *m->shared_w);
     m->n_of = coli__calloc((size_t)m->n_expert + 1, sizeof *m->n_of);
     m->runs = coli__calloc((size_t)m->n_expert + 1, sizeof *m->runs);
     m->pair_row = coli__calloc(n_pair, sizeof *m->pair_row);
     m->pair_of = coli__calloc(n_pair, sizeof *m->pair_of);
     m->tile = coli__alloc64(n_worker * (n_pair + max_tok) * TILE * sizeof(float));
-    if (!m->logits || !m->ids || !m->w || !m->shared_w || !m->n_of || !m->runs || !m->pair_row ||
-        !m->pair_of || !m->tile)
+    if (!m->logits || !m->cost || !m->ids || !m->w || !m->shared_w || !m->n_of || !m->runs ||
+        !m->pair_row || !m->pair_of || !m->tile)
         status = COLI_E_NOMEM;
     if (m->n_device > 0 || store) {
         m->pair_source = coli__calloc(n_pair, sizeof *m->pair_source);
@@ -254,7 +258,8 @@ uint64_t coli__moe_bytes(const coli__moe_layer *layers, uint32_t n_layer, uint32
     uint32_t inner, shared;
     const uint32_t x = forms_of_layers(layers, n_layer, &inner, &shared);
     const uint64_t n_pair = (uint64_t)max_tok * n_expert_used;
-    const uint64_t per_row = e->n_expert * sizeof *m->logits + sizeof *m->shared_w;
+    const uint64_t per_row =
+        e->n_expert * sizeof *m->logits + sizeof *m->shared_w + sizeof *m->cost;
     const uint64_t per_pair =
         sizeof *m->ids + sizeof *m->w + sizeof *m->pair_row + sizeof *m->pair_of;
     return coli__acts_bytes(max_tok, e->d_model, x) +
@@ -271,6 +276,7 @@ void coli__moe_destroy(coli__moe *m)
     coli__acts_finish(&m->inner);
     coli__acts_finish(&m->inner_shared);
     coli__free_aligned(m->logits);
+    coli__free(m->cost);
     coli__free(m->ids);
     coli__free(m->w);
     coli__free(m->shared_w);
@@ -295,6 +301,11 @@ void coli__moe_destroy(coli__moe *m)
     coli__free(m->guess_w);
     coli__free(m->join_source);
     coli__free_aligned(m);
+}
+
+void coli__moe_set_router(coli__moe *m, coli__router *router)
+{
+    m->router = router;
 }
 
 float *coli__moe_input(coli__moe *m, uint32_t t)
@@ -341,6 +352,23 @@ void coli__moe_reject(coli__moe *m, uint32_t t)
     }
 }
 
+/* False when a logit is not finite: the row is then rejected, and its ids are valid nevertheless. */
+static bool choose(coli__moe *m, const coli__moe_layer *layer, uint32_t t)
+{
+    const float *logits = m->logits + (size_t)t * m->n_expert;
+    int32_t *ids = m->ids + (size_t)t * m->n_used;
+    float *w = m->w + (size_t)t * m->n_used;
+    if (m->router && m->router->prefers) {
+        const coli__route_row row = {
+            .choice = logits, .level = coli__levels_of(&m->router->levels, layer->experts->layer)};
+        if (coli__route_choose(&m->router->rule, &row, ids, w, &m->cost[t])) {
+            coli__route_normalise(w, m->n_used);
+            return true;
+        }
+    }
+    return coli__route_softmax_topk(m->k, logits, m->n_expert, m->n_used, ids, w);
+}
+
 void coli__moe_route(coli__moe *m, const coli__moe_layer *layer, uint32_t t)
 {
     const float *x = coli__moe_input(m, t);
@@ -364,9 +392,7 @@ void coli__moe_route(coli__moe *m, const coli__moe_layer *layer, uint32_t t)
     m->k->matmul(&args);
     m->shared_w[t] = coli_sigmoid(shared);
 
-    const size_t at = (size_t)t * m->n_used;
-    const bool routed =
-        coli__route_softmax_topk(m->k, logits, m->n_expert, m->n_used, m->ids + at, m->w + at);
+    const bool routed = choose(m, layer, t);
     const bool quantised = coli__acts_quantise(&m->x, m->k, t, 0, m->d_model, x);
     if (!routed || !quantised || !coli__is_finite(shared)) coli__moe_reject(m, t);
 }
@@ -1055,7 +1081,10 @@ coli_status coli__moe_run(coli__moe *m, const coli__moe_layer *layer, coli__pool
     coli__store_used(m->store, layer->experts, m->ids, m->n_pair);
     m->times.moe_ns += coli__clock_ns() - start_ns;
 
-    if (bad == UINT32_MAX) return COLI_OK;
+    if (bad == UINT32_MAX) {
+        if (m->router) coli__router_count(m->router, m->cost, n_tok);
+        return COLI_OK;
+    }
     return coli__fail(COLI_E_NUMERIC,
                       "position %u: an activation is not finite or 2^40 or more in magnitude",
                       pos + bad);

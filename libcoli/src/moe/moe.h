@@ -17,6 +17,7 @@
 #include "../base/threads.h"
 #include "../math/acts.h"
 #include "../model/container.h"
+#include "router.h"
 #include "store.h"
 #include "tier.h"
 
@@ -40,6 +41,10 @@ void coli__moe_destroy(coli__moe *moe);
 /* Bytes that create takes for this, without what travels to devices. */
 uint64_t coli__moe_bytes(const coli__moe_layer *layers, uint32_t n_layer, uint32_t n_expert_used,
                          uint32_t max_tok, uint32_t n_worker);
+
+/* How rows choose their experts from here on: where experts are decides, too, or what that would cost is
+ * metered.  NULL, as after create: plainly.  The router's numbers grow in coli__moe_run. */
+void coli__moe_set_router(coli__moe *moe, coli__router *router);
 
 /* Row t of the layer's input (d_model numbers), to be written before coli__moe_route(t). */
 float *coli__moe_input(coli__moe *moe, uint32_t t);

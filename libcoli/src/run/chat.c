@@ -211,6 +211,7 @@ coli_status coli_chat_say(coli_chat *c, const char *text, const coli_generate_op
     if (good < n_bytes)
         return coli__fail(COLI_E_INVALID, "the message is not UTF-8 at byte %zu", good);
     atomic_store(&c->s->cancel, false);
+    coli__session_turn(c->s);
 
     coli_result r = {0};
     const size_t n_before = json_array_size(c->messages);

@@ -126,6 +126,26 @@ coli_status coli__model_plan_memory(coli_model *m, const coli_model_opts *o,
     return COLI_OK;
 }
 
+/* The trunk into memory, for who listens to how far it is: else the first tokens wait for it.  A small
+ * one is not worth a word. */
+static coli_status bring_trunk(const coli_model *m, const coli_model_opts *o)
+{
+    enum { SMALL = 64 << 20, PIECE = 32 << 20 };
+    const uint64_t total = coli__model_trunk_bytes(m->container);
+    uint64_t done = 0;
+    if (!o->progress || total < SMALL) return COLI_OK;
+    for (uint32_t i = 0; i < coli__container_n_tensor(m->container); i++) {
+        const coli__ct_tensor *t = coli__container_tensor(m->container, i);
+        for (uint64_t at = 0, n; at < t->n_bytes; at += n, done += n) {
+            n = t->n_bytes - at < PIECE ? t->n_bytes - at : PIECE;
+            coli__pages_bring(t->mat.data + at, n);
+            if (!o->progress(o->user, "reading the trunk", done + n, total))
+                return coli__fail(COLI_E_CANCELLED, "reading the trunk was stopped");
+        }
+    }
+    return COLI_OK;
+}
+
 /* "RAM: 3.20 GB for experts: 70 of 256 in each layer, 12 of all layers stay; ..." */
 static void say_what_is_in_memory(const coli_model *m, const coli_model_opts *o)
 {
@@ -375,6 +395,7 @@ static coli_status open_parts(coli_model *m, const char *dir, const coli_model_o
                                    &m->beside));
     COLI_TRY(coli__pool_create(o->n_threads, &m->pool));
     COLI_TRY(fill(m, o, &list));
+    COLI_TRY(bring_trunk(m, o));
     return coli__container_check_whole(m->container);
 }
 

@@ -7,6 +7,7 @@
 #include "../../../engines/engine.h"
 #include "../model/container.h"
 #include "../moe/budget.h"
+#include "../moe/router.h"
 #include "../moe/store.h"
 #include "../moe/tier.h"
 #include "companions.h"
@@ -35,7 +36,11 @@ struct coli_model {
     /* guarded by mu: one forward pass at a time */
     pthread_mutex_t mu;
     coli__pool *pool;
+    coli__route_totals route; // of all its sessions
 };
+
+/* What a session asked for; E_INVALID. */
+coli_status coli__router_create(coli_model *m, const coli_route_opts *opts, coli__router **out);
 
 bool coli__model_is_stop(const coli_model *m, int32_t id);
 

@@ -10,7 +10,10 @@
  *
  *     feed       writes ids[p..), p advances, v = p        (other tokens replace what stood there)
  *     restore    p = the snapshot's, v stays
- *     reset      p = 0, v = 0 */
+ *     reset      p = 0, v = 0
+ *
+ * Turns.  Cache-aware routing looks where the experts are when a turn begins and goes by that until the
+ * next, so that neither the cut into chunks nor the speed of a copy decides what is computed. */
 #include "session.h"
 
 #include <string.h>
@@ -81,6 +84,11 @@ static coli_status grow_piece(coli_session *s)
     return status;
 }
 
+void coli__session_turn(coli_session *s)
+{
+    if (s->router) s->router->turn_begins = true;
+}
+
 static void finish_route(coli_session *s)
 {
     coli__free(s->route.expert_ids);
@@ -118,10 +126,12 @@ coli_status coli_session_create(coli_model *model, const coli_session_opts *opts
     s->m = model;
     coli_status status = check_opts(model, &o, &s->n_ctx, &s->n_chunk);
     if (status == COLI_OK) status = allocate(s);
+    if (status == COLI_OK && o.route) status = coli__router_create(model, o.route, &s->router);
     if (status != COLI_OK) {
         coli_session_destroy(s);
         return status;
     }
+    coli__session_turn(s);
     coli_session_seed(s, 0);
     *out = s;
     return COLI_OK;
@@ -138,6 +148,7 @@ void coli_session_destroy(coli_session *s)
     coli__free(s->made);
     coli__free_aligned(s->sample_scratch);
     coli__buf_finish(&s->piece);
+    coli__router_destroy(s->router);
     coli__free(s);
 }
 
@@ -148,6 +159,7 @@ void coli_session_reset(coli_session *s)
     s->pos = s->n_valid = 0;
     s->has_logits = false;
     memset(s->seen, 0, s->m->shape.n_vocab * sizeof *s->seen);
+    coli__session_turn(s);
     coli_session_seed(s, 0);
 }
 
@@ -242,6 +254,7 @@ static coli_status forward(coli_session *s, const coli__forward_args *asked, chu
     }
     s->has_logits = false;
     pthread_mutex_lock(&m->mu);
+    if (s->router) coli__router_step(s->router, m->container, m->tier, m->store);
     tell_before(m, kind);
     const coli__fp fp = coli__fp_enter();
     coli__pool_phase(m->pool, 0, COLI_PHASE_OTHER);
@@ -275,8 +288,11 @@ coli_status coli__session_feed(coli_session *s, const int32_t *ids, size_t n_ids
         const size_t left = n_ids - done;
         const uint32_t n = left < s->n_chunk ? (uint32_t)left : s->n_chunk;
         const bool last = n == left;
-        const coli__forward_args args = {
-            .ids = ids + done, .n_tok = n, .logits_from = last ? n - 1 : n, .logits = s->logits};
+        const coli__forward_args args = {.ids = ids + done,
+                                         .n_tok = n,
+                                         .logits_from = last ? n - 1 : n,
+                                         .logits = s->logits,
+                                         .router = s->router};
         const bool is_prompt = n_ids > 1;
         const chunk_kind kind = {is_prompt, is_prompt && done == 0, is_prompt && last};
         COLI_TRY(forward(s, &args, kind));
@@ -290,6 +306,7 @@ coli_status coli_session_feed(coli_session *s, const int32_t *ids, size_t n_ids)
 {
     if (!s) return coli__fail(COLI_E_INVALID, "coli_session_feed: session is NULL");
     atomic_store(&s->cancel, false);
+    if (n_ids > 1) coli__session_turn(s);
     return coli__session_feed(s, ids, n_ids);
 }
 
@@ -336,8 +353,11 @@ static coli_status eval_chunks(coli_session *s, const int32_t *ids, size_t n_ids
         if (atomic_load(&s->cancel)) return coli__fail(COLI_E_CANCELLED, "cancelled");
         const size_t left = n_ids - done;
         const uint32_t n = left < b->max_row ? (uint32_t)left : b->max_row, pos = s->pos;
-        const coli__forward_args args = {
-            .ids = ids + done, .n_tok = n, .logits = b->logits, .probe = &probe};
+        const coli__forward_args args = {.ids = ids + done,
+                                         .n_tok = n,
+                                         .logits = b->logits,
+                                         .probe = &probe,
+                                         .router = s->router};
         const chunk_kind kind = {true, done == 0, n == left};
         COLI_TRY(forward(s, &args, kind));
         memcpy(s->logits, b->logits + (n - 1) * n_vocab, n_vocab * sizeof(float));
@@ -355,6 +375,7 @@ coli_status coli_session_eval(coli_session *s, const int32_t *ids, size_t n_ids,
     if (!s || !on_rows) return coli__fail(COLI_E_INVALID, "coli_session_eval: an argument is NULL");
     COLI_TRY(check_ids(s, ids, n_ids));
     atomic_store(&s->cancel, false);
+    coli__session_turn(s);
     const coli__shape *shape = &s->m->shape;
     const size_t row_bytes = (size_t)shape->n_vocab * sizeof(float);
     const size_t fit = EVAL_LOGIT_BYTES / row_bytes;
