@@ -24,6 +24,12 @@ static const usage_case usage_cases[] = {
      NULL,
      "--vram: expected auto, a share like 50%, or a size like 8GiB, 12GB or 500MiB, found \"8G\""},
     {{"run", "--vram", "101%", "x"}, NULL, "found \"101%\""},
+    {{"run", "--replan-with", "tail,x", "x"},
+     NULL,
+     "--replan-with: expected one or more of tail, prior, cost, online or hold, each once, with "
+     "commas between, found \"tail,x\""},
+    {{"run", "--replan-with", "tail,tail", "x"}, NULL, "found \"tail,tail\""},
+    {{"run", "--home", "row", "x"}, NULL, "expected expert or layer, found \"row\""},
     {{"run", "--devices", "0,", "x"}, NULL, "--devices: expected numbers of devices like 0 or 0,2"},
     {{"run", "x"}, "COLI_CUDA=yes", "environment variable COLI_CUDA: expected 1 or 0"},
     {{"run", "x"}, "COLI_GPUS=all", "environment variable COLI_GPUS: expected numbers"},

@@ -12,32 +12,37 @@ typedef struct world {
     double percent;
     const char *options; // only the fake backend understands them; NULL: any backend
     bool trunk, replan;
+    uint32_t with; // coli_replan_with
 } world;
 
 static const world worlds[] = {
-    {"nothing there", 0, NULL, false, false},
-    {"only the trunk", 0, NULL, true, false},
-    {"one expert of eight", 12.5, NULL, false, false},
-    {"one of eight, re-planned", 12.5, NULL, true, true},
-    {"three of eight", 37.5, NULL, true, false},
-    {"three of eight, re-planned", 37.5, NULL, false, true},
-    {"half", 50, NULL, true, false},
-    {"half, re-planned", 50, NULL, true, true},
-    {"four of five, re-planned", 80, NULL, false, true},
-    {"all", 100, NULL, true, true},
-    {"one slot", 0.8, NULL, false, false},
-    {"two devices", 50, "devices=2", true, false},
-    {"two devices, re-planned", 50, "devices=2", true, true},
-    {"two devices, one too small", 50, "devices=2 dev1.vram=512KiB", false, true},
-    {"no overwrite in the background", 50, "refuse=tensor_overwrite_async", false, true},
-    {"no overwrite", 50, "refuse=tensor_overwrite,tensor_overwrite_async", false, false},
-    {"no overwrite, re-planned", 50, "refuse=tensor_overwrite,tensor_overwrite_async", false, true},
-    {"a torn overwrite", 50, "tear=tensor_overwrite_async:3:64", false, false},
+    {"nothing there", 0, NULL, false, false, 0},
+    {"only the trunk", 0, NULL, true, false, 0},
+    {"one expert of eight", 12.5, NULL, false, false, 0},
+    {"one of eight, re-planned", 12.5, NULL, true, true, 0},
+    {"three of eight", 37.5, NULL, true, false, 0},
+    {"three of eight, re-planned", 37.5, NULL, false, true, 0},
+    {"half", 50, NULL, true, false, 0},
+    {"half, re-planned", 50, NULL, true, true, 0},
+    {"half, with everything", 50, NULL, false, false, 31},
+    {"half, with corrections", 50, NULL, true, true, COLI_REPLAN_ONLINE | COLI_REPLAN_PRIOR},
+    {"two devices, late rows", 40, "devices=2", false, true, COLI_REPLAN_ONLINE | COLI_REPLAN_TAIL},
+    {"four of five, re-planned", 80, NULL, false, true, 0},
+    {"all", 100, NULL, true, true, 0},
+    {"one slot", 0.8, NULL, false, false, 0},
+    {"two devices", 50, "devices=2", true, false, 0},
+    {"two devices, re-planned", 50, "devices=2", true, true, 0},
+    {"two devices, one too small", 50, "devices=2 dev1.vram=512KiB", false, true, 0},
+    {"no overwrite in the background", 50, "refuse=tensor_overwrite_async", false, true, 0},
+    {"no overwrite", 50, "refuse=tensor_overwrite,tensor_overwrite_async", false, false, 0},
+    {"no overwrite, re-planned", 50, "refuse=tensor_overwrite,tensor_overwrite_async", false, true,
+     0},
+    {"a torn overwrite", 50, "tear=tensor_overwrite_async:3:64", false, false, 0},
     {"torn overwrites, re-planned", 50,
-     "tear=tensor_overwrite_async:3:64 tear=tensor_overwrite:1:64", false, true},
+     "tear=tensor_overwrite_async:3:64 tear=tensor_overwrite:1:64", false, true, 0},
     {"torn, and no upload after it", 50,
      "refuse=tensor_overwrite_async tear=tensor_overwrite:3:64 fail=tensor_upload:100+", false,
-     true},
+     true, 0},
 };
 enum { N_WORLD = sizeof worlds / sizeof *worlds };
 
@@ -45,6 +50,7 @@ static coli_model_opts opts_of(const world *w)
 {
     coli_model_opts opts = backend_opts(w->percent, w->trunk, w->options);
     opts.replan = w->replan;
+    opts.replan_with = w->with;
     return opts;
 }
 
@@ -65,7 +71,7 @@ T_TEST(each_world)
         if (none || all) T_EQ(s.n_swap, 0);
         if (!none && !all) T_TRUE(s.n_swap >= RUN_TOKENS); // they were forced
         if (w->replan && !none && !all) T_TRUE(s.n_replan_done > 0);
-        if (!w->replan) T_EQ(s.n_replan_planned, 0);
+        if (!w->replan && !w->with) T_EQ(s.n_replan_planned, 0);
         if (w->options && strstr(w->options, "devices=2")) T_EQ(s.n_device, 2);
         if (w->options && strstr(w->options, "tear")) T_TRUE(s.n_overwrite_fallback > 0);
     }
@@ -74,7 +80,7 @@ T_TEST(each_world)
 /* Spoil each step-th call of a run, 24 of a device whose calls cost more. */
 static void each_call(shim_mode mode, bool replan, uint32_t step)
 {
-    const world w = {"half", 50, NULL, true, replan};
+    const world w = {"half", 50, NULL, true, replan, 0};
     const coli_model_opts opts = opts_of(&w);
     coli_backend_stats s;
     shim_set(SHIM_NONE, 0, NULL, NULL);
