@@ -23,7 +23,8 @@ enum {
     APP_BENCH = 1 << 10,
     APP_BACKEND = 1 << 11,
     APP_HEAT = 1 << 12,
-    APP_REPLAY = 1 << 13
+    APP_REPLAY = 1 << 13,
+    APP_PLAN = 1 << 14
 };
 
 typedef enum app_option_id {
@@ -39,12 +40,24 @@ typedef enum app_option_id {
     APP_OPT_BACKEND_OPTIONS,
     APP_OPT_DEVICES,
     APP_OPT_VRAM,
-    APP_OPT_VRAM_TRUNK,
+    APP_OPT_PLACE,
+    APP_OPT_NO_TRUNK_PROBE,
     APP_OPT_HEAT,
     APP_OPT_HEAT_READONLY,
+    APP_OPT_RAM,
+    APP_OPT_RAM_EXPERTS,
+    APP_OPT_PIN,
+    APP_OPT_NO_PILOT,
     APP_OPT_REPLAN,
     APP_OPT_REPLAN_MAX,
     APP_OPT_REPLAN_WITH,
+    APP_OPT_CACHE_ROUTE,
+    APP_OPT_ROUTE_J,
+    APP_OPT_ROUTE_M,
+    APP_OPT_ROUTE_P,
+    APP_OPT_ROUTE_ALPHA,
+    APP_OPT_ROUTE_AGREE,
+    APP_OPT_ROUTE_LIVE,
     APP_OPT_NO_WARMSTART,
     APP_OPT_HOME,
     APP_OPT_LAYER_SPLIT,
@@ -130,6 +143,12 @@ typedef struct app_vram {
     double amount;
 } app_vram;
 
+/* A size of memory; all zero: the library's choice. */
+typedef struct app_bytes {
+    const char *text; // as typed
+    uint64_t n_bytes;
+} app_bytes;
+
 struct app_variable;
 
 typedef struct app_settings {
@@ -137,10 +156,17 @@ typedef struct app_settings {
     uint32_t threads, ctx, chunk;
     const char *backend, *backend_path, *backend_options, *devices;
     app_vram vram;
-    bool vram_trunk;
+    const char *place;
+    bool no_trunk_probe;
     const char *heat;
     bool heat_readonly, replan;
     uint32_t replan_max, replan_with, layer_split;
+    app_bytes ram, pin;
+    uint32_t ram_experts;
+    bool no_pilot;
+    bool cache_route, route_agree, route_live;
+    uint32_t route_j, route_m;
+    float route_p, route_alpha;
     bool no_warmstart;
     const char *home;
     uint32_t device;
@@ -179,7 +205,9 @@ typedef enum app_kind {
     APP_U64,
     APP_F32,
     APP_ORDINALS, // "0,2", a text
-    APP_VRAM      // an app_vram
+    APP_VRAM,     // an app_vram
+    APP_BYTES,    // an app_bytes
+    APP_OFF       // a flag that switches something off, which its variable switches on (1) and off (0)
 } app_kind;
 
 typedef struct app_option {

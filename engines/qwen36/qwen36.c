@@ -34,6 +34,7 @@
 #include "../../libcoli/src/backend/dense.h"
 #include "../../libcoli/src/math/rope.h"
 #include "../../libcoli/src/moe/moe.h"
+#include "../../libcoli/src/moe/trunk.h"
 
 enum {
     MANY_ROWS = 16,        // from here on rows may be shared out among the workers: see many_rows
@@ -69,7 +70,6 @@ typedef struct model {
     qwen36_dims dims;
     const coli__kernels *k;
     coli__tier *tier;
-    coli__store *store;
     layer *layers;        // (n_layer)
     coli__moe_layer *moe; // (n_layer)
     coli__mat embed, head;
@@ -267,38 +267,43 @@ static coli_status model_bind(model *m, const coli__container *c)
     return COLI_OK;
 }
 
-/* The matrices that `project` multiplies. */
-static void offer_matrices(const model *m)
+/* What `project` multiplies, and the shared experts. */
+static coli_status model_offer(const void *p, coli__trunk *trunk)
 {
-    coli__devices *devices = coli__tier_devices(m->tier);
-    for (uint32_t i = 0; i < m->dims.n_layer; i++) {
+    const model *m = p;
+    const uint32_t n_layer = m->dims.n_layer;
+    for (uint32_t i = 0; i < n_layer; i++) {
         const layer *l = &m->layers[i];
-        const bool full = m->dims.full_attention[i];
+        const coli__moe_layer *moe = &m->moe[i];
         const coli__mat *const attention[] = {&l->attn.q, &l->attn.k, &l->attn.v, &l->attn.o};
-        const coli__mat *const deltanet[] = {&l->dn.qkv, &l->dn.z, &l->dn.out};
-        for (int j = 0; j < (full ? 4 : 3); j++)
-            coli__devices_offer(devices, full ? attention[j] : deltanet[j]);
+        const coli__mat *const in[] = {&l->dn.qkv, &l->dn.z}, *const out[] = {&l->dn.out};
+        const coli__mat *const shared[] = {&moe->shared_gate, &moe->shared_up, &moe->shared_down};
+        if (m->dims.full_attention[i]) {
+            COLI_TRY(coli__trunk_offer(trunk, COLI__ATTNPROJ, i, attention, 4));
+        } else {
+            COLI_TRY(coli__trunk_offer(trunk, COLI__DNPROJ, i, in, 2));
+            COLI_TRY(coli__trunk_offer(trunk, COLI__DNOUT, i, out, 1));
+        }
+        COLI_TRY(coli__trunk_offer(trunk, COLI__SHEXP, i, shared, 3));
     }
-    coli__devices_offer(devices, &m->head);
+    const coli__mat *const head[] = {&m->head};
+    return coli__trunk_offer(trunk, COLI__LMHEAD, n_layer - 1, head, 1);
 }
 
 static coli_status model_open(const json_t *config, const coli__container *container,
-                              const coli__kernels *kernels, coli__tier *tier, coli__store *store,
-                              void **out)
+                              const coli__kernels *kernels, coli__tier *tier, void **out)
 {
     *out = NULL;
     model *m = coli__calloc(1, sizeof *m);
     if (!m) return COLI_E_NOMEM;
     m->k = kernels;
     m->tier = tier;
-    m->store = store;
     coli_status status = qwen36_read_dims(config, &m->dims);
     if (status == COLI_OK) status = model_bind(m, container);
     if (status != COLI_OK) {
         model_close(m);
         return status;
     }
-    offer_matrices(m);
     *out = m;
     return COLI_OK;
 }
@@ -443,7 +448,7 @@ static void state_bytes(const void *p, uint32_t n_ctx, uint32_t max_chunk, uint3
         n_worker * (uint64_t)scratch_floats(d, n_ctx, max_chunk) * sizeof(float);
 }
 
-static coli_status state_allocate(state *s)
+static coli_status state_allocate(state *s, coli__store *store)
 {
     const qwen36_dims *d = &s->m->dims;
     const size_t T = s->max_tok;
@@ -460,7 +465,7 @@ static coli_status state_allocate(state *s)
     COLI_TRY(coli__acts_init(&s->mixed, s->max_tok, d->n_head * d->d_head, mixed));
     COLI_TRY(coli__acts_init(&s->mixed_dn, s->max_tok, d->n_v_head * d->d_v, mixed_dn));
     COLI_TRY(coli__moe_create(s->m->moe, d->n_layer, d->n_expert_used, s->max_tok, s->n_worker,
-                              s->m->k, s->m->tier, s->m->store, &s->moe));
+                              s->m->k, s->m->tier, store, &s->moe));
     COLI_TRY(coli__dense_create(coli__tier_devices(s->m->tier), s->max_tok, &s->dense));
     s->recurrent = coli__alloc64(s->m->n_deltanet * s->recurrent_floats * sizeof(float));
     s->keys = coli__alloc64_raw((size_t)kv);
@@ -478,7 +483,7 @@ static coli_status state_allocate(state *s)
 }
 
 static coli_status state_create(void *p, uint32_t n_ctx, uint32_t max_chunk, uint32_t n_worker,
-                                void **out)
+                                coli__store *store, void **out)
 {
     *out = NULL;
     state *s = coli__calloc(1, sizeof *s);
@@ -487,7 +492,7 @@ static coli_status state_create(void *p, uint32_t n_ctx, uint32_t max_chunk, uin
     s->n_ctx = n_ctx;
     s->max_tok = max_chunk;
     s->n_worker = n_worker;
-    const coli_status status = state_allocate(s);
+    const coli_status status = state_allocate(s, store);
     if (status != COLI_OK) {
         state_destroy(s);
         return status;
@@ -1020,6 +1025,7 @@ static coli_status forward(void *p, coli__pool *pool, const coli__forward_args *
     state *s = p;
     const qwen36_dims *d = &s->m->dims;
     chunk c = {.s = s, .pool = pool, .n_tok = args->n_tok, .probe = args->probe};
+    coli__moe_set_router(s->moe, args->router);
     for (uint32_t t = 0; t < c.n_tok; t++)
         coli__mat_row(&s->m->embed, (uint32_t)args->ids[t], s->h + (size_t)t * d->d_model);
     coli__rope_table(s->m->rope_freq, d->d_rot, s->pos, c.n_tok, s->rope_cos, s->rope_sin);
@@ -1038,6 +1044,11 @@ static coli_status forward(void *p, coli__pool *pool, const coli__forward_args *
         if (status != COLI_OK) return coli__fail_in(status, "layer %u", c.layer);
         probe_moe(&c);
     }
+    if (args->elapsed) {
+        const coli__moe_times times = coli__moe_take_times(s->moe);
+        args->elapsed->moe_ns += times.moe_ns;
+        args->elapsed->wait_ns += times.wait_ns;
+    }
     COLI_TRY(check_output(&c));
     if (args->logits_from < args->n_tok) COLI_TRY(logits(&c, args));
     s->pos += c.n_tok;
@@ -1050,6 +1061,7 @@ const coli__engine coli__engine_qwen36 = {
     .describe = qwen36_describe,
     .open = model_open,
     .close = model_close,
+    .offer = model_offer,
     .shape = model_shape,
     .state_create = state_create,
     .state_bytes = state_bytes,

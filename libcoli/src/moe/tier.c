@@ -36,6 +36,7 @@
 #include "../base/memory.h"
 #include "../base/threads.h"
 #include "home.h"
+#include "place.h"
 
 enum { RING = 48 }; // copies queued on a device
 
@@ -81,6 +82,7 @@ struct coli__tier {
     uint32_t n_index;
     bool starts_empty, home_by_layer, measures;
     uint32_t layer_split;
+    uint32_t usable; // bit i: device i may hold experts
 
     /* the computing thread's */
     uint8_t *place;          // (n_layer, n_expert) coli__place
@@ -187,17 +189,14 @@ static void *ring_main(void *arg)
     return NULL;
 }
 
-static coli_status ring_create(coli__device *dev, const coli__store *store, bool measures,
-                               ring **out)
+static coli_status ring_create(coli__device *dev, bool measures, ring **out)
 {
     ring *r = *out = coli__calloc(1, sizeof *r);
     if (!r) return COLI_E_NOMEM;
     r->dev = dev;
     r->measures = measures;
-    r->store = store;
     pthread_mutex_init(&r->mu, NULL);
     pthread_cond_init(&r->changed, NULL);
-    if (store) COLI_TRY(coli__pages_take(coli__store_room(store), &r->staging));
     const int error = coli__thread_start(&r->thread, ring_main, r);
     if (error)
         return coli__fail(COLI_E_NOMEM, "the copying thread of a device: %s", strerror(error));
@@ -399,7 +398,7 @@ static uint32_t list_devices(const coli__tier *t, uint8_t *list)
     uint32_t n = 0;
     for (int pass = 0; pass < 2 && n == 0; pass++)
         for (uint32_t i = 0; i < coli__devices_n(t->devices); i++)
-            if (may_hold(t, i, layer_of(t, 0)) &&
+            if (t->usable >> i & 1 && may_hold(t, i, layer_of(t, 0)) &&
                 (pass == 1 || (coli__device_alive(coli__devices_at(t->devices, i)) &&
                                coli__devices_room(t->devices, i) >= t->slot_bytes)))
                 list[n++] = (uint8_t)i;
@@ -443,9 +442,8 @@ static coli_status find_homes(coli__tier *t)
 
 /* -- filling ----------------------------------------------------------------------------------- */
 
-/* Room for how many experts on each device: of those wanted, the share of the experts whose home it
- * is. */
-static void find_room(coli__tier *t)
+/* Of the experts wanted, each device's share: by how many have their home there. */
+static void find_shares(const coli__tier *t, uint32_t *share)
 {
     const uint64_t n = (uint64_t)t->n_layer * t->n_expert;
     const uint64_t wanted = coli__devices_wanted(t->devices, n);
@@ -453,12 +451,26 @@ static void find_room(coli__tier *t)
     for (uint64_t id = 0; id < n; id++)
         if (t->home[id] != COLI__NO_HOME) n_home[t->home[id]]++;
     for (uint32_t i = 0; i < coli__devices_n(t->devices); i++) {
-        const uint64_t fit = coli__devices_room(t->devices, i) / t->slot_bytes;
         const uint64_t after = before + n_home[i];
-        const uint64_t share = wanted * after / n - wanted * before / n; // they add up to `wanted`
-        t->room[i] = (uint32_t)(fit < share ? fit : share);
+        share[i] = (uint32_t)(wanted * after / n - wanted * before / n); // they add up to `wanted`
         before = after;
     }
+}
+
+/* Room for how many experts on each device. */
+static void find_room(coli__tier *t)
+{
+    find_shares(t, t->room);
+    for (uint32_t i = 0; i < coli__devices_n(t->devices); i++) {
+        const uint64_t fit = coli__devices_room(t->devices, i) / t->slot_bytes;
+        if (fit < t->room[i]) t->room[i] = (uint32_t)fit;
+    }
+}
+
+void coli__tier_room(coli__tier *t, uint32_t *n)
+{
+    find_room(t);
+    memcpy(n, t->room, sizeof t->room);
 }
 
 /* Queue the copy of one expert; false when the ring is full. */
@@ -529,8 +541,30 @@ coli_status coli__tier_fill(coli__tier *t, const uint32_t *stored)
     coli__free(keys);
     coli__free(ids);
     if (status != COLI_OK) return status;
-    return coli__devices_placed(t->devices, t->n_resident, n, t->home[0] == COLI__NO_HOME,
-                                t->starts_empty);
+    return coli__devices_placed(t->devices, t->n_resident, n,
+                                t->usable && t->home[0] == COLI__NO_HOME, t->starts_empty);
+}
+
+/* -- what the trunk competes with -------------------------------------------------------------- */
+
+void coli__tier_slot(const coli__tier *t, uint64_t *slot_bytes, uint64_t *expert_bytes)
+{
+    *slot_bytes = t ? t->slot_bytes : 0;
+    *expert_bytes = t ? layer_of(t, 0)->block_bytes : 0;
+}
+
+coli_status coli__tier_chances(coli__tier *t, uint32_t device, uint32_t n_used,
+                               const uint32_t *heat, double **p, uint32_t *n)
+{
+    *n = 0;
+    *p = coli__calloc((size_t)t->n_layer * t->n_expert, sizeof **p);
+    if (!*p) return COLI_E_NOMEM;
+    COLI_TRY(find_homes(t)); // once more when the trunk has taken its room
+    uint32_t share[COLI__MAX_DEVICE];
+    find_shares(t, share);
+    *n = coli__place_chances(t->n_layer, t->n_expert, n_used, t->home, device, heat, *p);
+    if (share[device] < *n) *n = share[device];
+    return COLI_OK;
 }
 
 /* -- create ------------------------------------------------------------------------------------ */
@@ -575,7 +609,7 @@ static coli_status build(coli__tier *t, const coli__tier_opts *o)
                                    .ctx = t};
     COLI_TRY(coli__steer_init(&t->steer, &opts));
     for (uint32_t i = 0; i < coli__devices_n(t->devices); i++)
-        COLI_TRY(ring_create(coli__devices_at(t->devices, i), o->store, t->measures, &t->rings[i]));
+        COLI_TRY(ring_create(coli__devices_at(t->devices, i), t->measures, &t->rings[i]));
     const uint64_t block = coli__container_experts(t->container, 0)->block_bytes;
     for (uint32_t i = 0; i < coli__devices_n(t->devices); i++) {
         const uint64_t bytes = coli__device_footprint(coli__devices_at(t->devices, i), block);
@@ -599,12 +633,24 @@ coli_status coli__tier_create(coli__devices *devices, const coli__container *con
     t->starts_empty = opts->starts_empty;
     t->home_by_layer = opts->home_by_layer || opts->layer_split > 0;
     t->layer_split = opts->layer_split;
+    t->usable = opts->devices;
     const coli_status status = build(t, opts);
     if (status != COLI_OK) {
         coli__tier_destroy(t);
         return status;
     }
     *out = t;
+    return COLI_OK;
+}
+
+coli_status coli__tier_read_from(coli__tier *t, const coli__store *store)
+{
+    if (!t || !store) return COLI_OK;
+    for (uint32_t i = 0; i < coli__devices_n(t->devices); i++) {
+        ring *r = t->rings[i];
+        COLI_TRY(coli__pages_take(coli__store_room(store), &r->staging));
+        r->store = store; // its thread looks when there is a copy
+    }
     return COLI_OK;
 }
 

@@ -23,7 +23,7 @@ typedef struct coli__tier_opts {
     bool starts_empty;    // an expert is uploaded when it is first used
     bool home_by_layer;   // else by expert (home.h)
     uint32_t layer_split; // by layer: so many are the first device's, of two; 0: by allowance
-    const coli__store *store; // copies read experts through it; NULL: they are mapped
+    uint32_t devices;     // bit i: device i may hold experts
 } coli__tier_opts;
 
 /* Empty.  The container and the devices outlive the tier.  *out is NULL without devices. */
@@ -32,11 +32,27 @@ coli_status coli__tier_create(coli__devices *devices, const coli__container *con
 /* Ends the copies: what is queued is not begun any more. */
 void coli__tier_destroy(coli__tier *tier);
 
+/* What the trunk competes with (place.h), before the tier is filled.
+ *   slot_bytes    memory of one expert on a device
+ *   expert_bytes  of it, what is read
+ * Both are 0 without experts. */
+void coli__tier_slot(const coli__tier *tier, uint64_t *slot_bytes, uint64_t *expert_bytes);
+/* The experts that a device would hold if it had room for them: how likely a token uses each, highest
+ * first.  *p is the caller's to free (coli__free). */
+coli_status coli__tier_chances(coli__tier *tier, uint32_t device, uint32_t n_used,
+                               const uint32_t *heat, double **p, uint32_t *n);
+/* Copies read experts through a store instead of the mapping.  Before the first copy; the store
+ * outlives the tier. */
+coli_status coli__tier_read_from(coli__tier *tier, const coli__store *store);
+
 /* Fill the devices with what their allowance leaves, or leave that for later (starts_empty).
  *   heat  (n_layer, n_expert) of earlier runs, by layers with experts; NULL: none
  * E_CANCELLED when the devices' progress said so; E_UNSUPPORTED when a device that was asked for is
  * lost; E_INVALID when layer_split does not fit the devices or the layers. */
 coli_status coli__tier_fill(coli__tier *tier, const uint32_t *heat);
+
+/* How many experts fill would bring to each device, as far as memory goes: (COLI__MAX_DEVICE). */
+void coli__tier_room(coli__tier *tier, uint32_t *n);
 
 coli__devices *coli__tier_devices(const coli__tier *tier);
 
