@@ -226,8 +226,11 @@ int app_open(const app_settings *s, uint32_t what, app_engine *out)
         app_close(out);
         return APP_BAD;
     }
-    const coli_session_opts session_opts = {
-        .struct_size = sizeof session_opts, .n_ctx = s->ctx, .n_chunk = s->chunk};
+    const coli_session_opts session_opts = {.struct_size = sizeof session_opts,
+                                            .n_ctx = s->ctx,
+                                            .n_chunk = s->chunk,
+                                            .kv = s->kv && strcmp(s->kv, "f32") == 0 ? COLI_KV_F32
+                                                                                     : COLI_KV_F16};
     if (status == COLI_OK && what & APP_OPEN_SESSION)
         status = coli_session_create(out->model, &session_opts, &out->session);
     if (status == COLI_OK) return APP_OK;

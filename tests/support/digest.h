@@ -44,9 +44,9 @@ static inline void digest_prompt(uint32_t n_vocab, int32_t *ids, uint32_t n)
 }
 
 /* With an open model. */
-static inline digest digest_of(coli_model *m, uint32_t n_chunk, uint32_t n_prompt)
+static inline digest digest_kv(coli_model *m, coli_kv kv, uint32_t n_chunk, uint32_t n_prompt)
 {
-    coli_session *s = world_session(m, 256, n_chunk);
+    coli_session *s = world_session_kv(m, 256, n_chunk, kv);
     digest d = {.h = 0xCBF29CE484222325u,
                 .n_vocab = m->shape.n_vocab,
                 .n_layer = m->shape.n_layer,
@@ -57,6 +57,11 @@ static inline digest digest_of(coli_model *m, uint32_t n_chunk, uint32_t n_promp
     T_OK(coli_session_eval(s, ids, n_prompt, digest_rows, &d));
     coli_session_destroy(s);
     return d;
+}
+
+static inline digest digest_of(coli_model *m, uint32_t n_chunk, uint32_t n_prompt)
+{
+    return digest_kv(m, COLI_KV_F16, n_chunk, n_prompt);
 }
 
 static inline digest digest_run(const char *dir, const char *isa, uint32_t n_threads,
