@@ -66,6 +66,7 @@ void app_range_text(const app_option *o, bool brief, char *out, size_t cap)
                        : "auto, a share like 50%, or a size like 8GiB, 12GB or 500MiB");
         break;
     case APP_FLAG:
+    case APP_PAIR:
         break;
     }
 }
