@@ -13,11 +13,17 @@
 
 struct coli__container;
 struct coli__tier;
+struct coli__store;
+struct coli__trunk;
 
 /* What forward reports besides logits; every pointer may be NULL. */
 typedef struct coli__probe {
     int32_t *expert_ids; // (n_layer, n_tok, n_expert_used) best first
     float *expert_w;     // (n_layer, n_tok, n_expert_used) renormalised weights
+    uint8_t *levels;     // (n_layer, n_tok, n_expert_used) coli_level: where each was computed
+    uint32_t n_ranked;
+    int32_t *ranked; // (n_layer, n_tok, n_ranked) the router's best, with mass or not at all
+    float *mass;     // (n_layer, n_tok, n_ranked) their shares of the softmax over all experts
     float *mixer;        // (n_layer, n_tok, d_model) residual stream after attention or DeltaNet
     float *moe;          // (n_layer, n_tok, d_model) residual stream after the MoE
 } coli__probe;
@@ -30,6 +36,13 @@ typedef struct coli__forward_args {
     const coli__probe *probe; // NULL for none
 } coli__forward_args;
 
+/* Memory of one sequence, in bytes. */
+typedef struct coli__state_bytes {
+    uint64_t kv;      // keys and values of n_ctx tokens
+    uint64_t state;   // the recurrent part: the same for any length
+    uint64_t scratch; // for the rows of one chunk, and the workers
+} coli__state_bytes;
+
 /* The numbers every family has. */
 typedef struct coli__shape {
     uint32_t n_layer, n_moe_layer, d_model, n_vocab, n_expert, n_expert_used, d_ff, n_ctx_max;
@@ -41,15 +54,22 @@ typedef struct coli__engine {
     bool (*claims)(const json_t *config);
     /* Check the config and list the tensors it implies. */
     coli_status (*describe)(const json_t *config, coli__model_spec *out);
-    /* Bind a container's tensors, and offer those that the tier's devices may multiply (it may be
-     * NULL).  Container and tier outlive the engine's model. */
+    /* Bind a container's tensors.  Container, tier and store outlive the engine's model; the last two
+     * may be NULL. */
     coli_status (*open)(const json_t *config, const struct coli__container *container,
-                        const coli__kernels *kernels, struct coli__tier *tier, void **out);
+                        const coli__kernels *kernels, struct coli__tier *tier,
+                        struct coli__store *store, void **out);
     void (*close)(void *model);
+    /* Offer the matrices that devices may multiply (moe/trunk.h), before any state is created. */
+    coli_status (*offer)(const void *model, struct coli__trunk *trunk);
     void (*shape)(const void *model, coli__shape *out);
     /* A sequence's state, with scratch for chunks of up to max_chunk rows and n_worker workers. */
     coli_status (*state_create)(void *model, uint32_t n_ctx, uint32_t max_chunk, uint32_t n_worker,
                                 void **out);
+    /* What state_create takes for that, to within a few KiB, without the rows that travel to devices;
+     * UINT64_MAX for what passes 64 bits. */
+    void (*state_bytes)(const void *model, uint32_t n_ctx, uint32_t max_chunk, uint32_t n_worker,
+                        coli__state_bytes *out);
     void (*state_destroy)(void *state);
     void (*state_reset)(void *state);
     /* A copy of what cannot be cut back (the recurrent part); attention keys and values stay in the

@@ -1,6 +1,12 @@
 # Heat, the plans that follow from it, and the file that keeps it.
 coli_test(heat_test unit)
 coli_test(plan_test unit)
+coli_test(home_test unit)
+coli_test(weigh_test unit)
+coli_test(online_test unit)
+coli_test(place_test unit)
+coli_test(place_prop prop)
+coli_test(budget_test unit)
 coli_test(replan_test unit)
 coli_test(heat_file_test unit)
 coli_fuzz(heat)
@@ -15,3 +21,7 @@ if(TARGET heat_cli)
         target_compile_definitions(heat_cli PRIVATE "TEST_EMULATOR=\"${emulator}\",")
     endif()
 endif()
+
+# Experts in less memory than they need: the pure parts.
+coli_test(store_plan_test unit)
+coli_test(lru_prop prop)

@@ -14,6 +14,7 @@
 #include "options.h"
 #include "system.h"
 #include "terminal.h"
+#include "trace.h"
 #include "turn.h"
 
 typedef struct conversation {
@@ -149,6 +150,11 @@ int cmd_chat(const app_settings *s)
     conversation c = {.settings = s};
     int code = app_open(s, APP_OPEN_SESSION | APP_OPEN_DEVICES | APP_OPEN_TELL, &c.engine);
     if (code != APP_OK) return code;
+    code = app_trace_open(s, &c.engine);
+    if (code != APP_OK) {
+        app_close(&c.engine);
+        return code;
+    }
     const coli_chat_opts opts = {.struct_size = sizeof opts,
                                  .system = s->system,
                                  .no_think = s->no_think,
@@ -164,6 +170,7 @@ int cmd_chat(const app_settings *s)
         code = typed ? chat_typed(&c) : chat_piped(&c);
     }
     coli_chat_destroy(c.chat);
+    code = app_trace_close(s, &c.engine, code);
     app_close(&c.engine);
     return code;
 }

@@ -8,6 +8,7 @@
 #include "options.h"
 #include "system.h"
 #include "terminal.h"
+#include "trace.h"
 #include "turn.h"
 
 /* The words of the command line, joined: quotes around a question are easily forgotten. */
@@ -55,6 +56,7 @@ int cmd_run(const app_settings *s)
     if (code != APP_OK) return code;
     app_engine engine;
     code = app_open(s, APP_OPEN_SESSION | APP_OPEN_DEVICES | APP_OPEN_TELL, &engine);
+    if (code == APP_OK) code = app_trace_open(s, &engine);
     if (code == APP_OK) {
         coli_chat *chat = NULL;
         const coli_chat_opts opts = {
@@ -66,8 +68,9 @@ int cmd_run(const app_settings *s)
             code = turn_say(chat, &engine, s, prompt,
                             app_can_grow(&engine) ? "--ctx N makes a longer context" : NULL);
         coli_chat_destroy(chat);
-        app_close(&engine);
+        code = app_trace_close(s, &engine, code);
     }
+    app_close(&engine);
     free(prompt);
     return code;
 }

@@ -202,6 +202,7 @@ static const app_command commands[] = {
          "  replan-tail    the same, late rows of the prompt counting more\n"
          "  replan-prior   the same, with heat as a prior\n"
          "  replan-cost    the same, as many swaps as the machine affords\n"
+         "  replan-hold    the same, swaps waiting for a link that is idle\n"
          "  replan-online  a re-plan, then corrections while tokens are decoded\n"
          "  online-cost    the same, as many swaps as the machine affords\n"
          "  online         corrections without a re-plan\n"

@@ -2,6 +2,7 @@
 #include "turn.h"
 
 #include "terminal.h"
+#include "trace.h"
 
 /* How it ended, where that is not simply the end of the answer.  An answer that thinking left no
  * room for is a failure, not an empty success. */
@@ -56,6 +57,7 @@ int turn_say(coli_chat *chat, app_engine *engine, const app_settings *s, const c
         app_answer_end(&answer);
     }
     app_tell_lost(engine);
+    app_trace_turn(engine, result.n_prefill);
     stopped |= app_interrupt_count() > 0;       // one that comes a moment late ends nothing else
     if (answer.write_failed) return APP_FAILED; // the end of the program says why
     if (stopped && (status == COLI_OK || status == COLI_E_CANCELLED)) {

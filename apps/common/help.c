@@ -50,6 +50,13 @@ void app_range_text(const app_option *o, bool brief, char *out, size_t cap)
     case APP_CHOICE:
         choices_text(o->choices, out, cap);
         break;
+    case APP_SET: {
+        char choices[96];
+        choices_text(o->choices, choices, sizeof choices);
+        snprintf(out, cap, "%s of %s%s", brief ? "some" : "one or more", choices,
+                 brief ? "" : ", each once, with commas between");
+        break;
+    }
     case APP_TEXT:
         if (!brief)
             snprintf(out, cap, "%s",
@@ -67,6 +74,7 @@ void app_range_text(const app_option *o, bool brief, char *out, size_t cap)
         break;
     case APP_FLAG:
     case APP_PAIR:
+    case APP_FLAG_NOT:
         break;
     }
 }

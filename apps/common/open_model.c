@@ -145,24 +145,29 @@ static coli_status open_model(const app_settings *s, const char *dir, uint32_t w
 {
     opening o = {.begun = false};
     const bool tell = what & APP_OPEN_TELL;
-    const coli_model_opts opts = {.struct_size = sizeof opts,
-                                  .n_threads = s->threads,
-                                  .isa = s->isa,
-                                  .backend =
-                                      s->backend || what & APP_OPEN_DEVICES ? s->backend : "none",
-                                  .backend_path = s->backend_path,
-                                  .backend_options = s->backend_options,
-                                  .devices = s->devices,
-                                  .vram_unit = s->vram.unit,
-                                  .vram = s->vram.amount,
-                                  .vram_trunk = s->vram_trunk,
-                                  .heat = s->heat,
-                                  .heat_readonly = s->heat_readonly,
-                                  .replan = s->replan,
-                                  .replan_max = s->replan_max,
-                                  .note = tell ? tell_note : NULL,
-                                  .progress = tell ? tell_progress : NULL,
-                                  .user = &o};
+    const coli_model_opts opts = {
+        .struct_size = sizeof opts,
+        .n_threads = s->threads,
+        .isa = s->isa,
+        .backend = s->backend || what & APP_OPEN_DEVICES ? s->backend : "none",
+        .backend_path = s->backend_path,
+        .backend_options = s->backend_options,
+        .devices = s->devices,
+        .vram_unit = s->vram.unit,
+        .vram = s->vram.amount,
+        .place = s->place,
+        .no_trunk_probe = s->no_trunk_probe,
+        .heat = s->heat,
+        .heat_readonly = s->heat_readonly,
+        .replan = s->replan,
+        .replan_max = s->replan_max,
+        .replan_with = s->replan_with,
+        .no_warmstart = s->no_warmstart,
+        .home = s->home && strcmp(s->home, "layer") == 0 ? COLI_HOME_LAYER : COLI_HOME_EXPERT,
+        .layer_split = s->layer_split,
+        .note = tell ? tell_note : NULL,
+        .progress = tell ? tell_progress : NULL,
+        .user = &o};
     const coli_status status = coli_model_open(dir, &opts, out);
     if (o.begun) {
         app_progress_end(&o.progress, false);
@@ -269,6 +274,7 @@ void app_device_footer(const app_engine *engine)
 void app_close(app_engine *engine)
 {
     app_tell_lost(engine);
+    coli_recorder_destroy(engine->recorder);
     if (engine->model && coli_model_save_heat(engine->model) != COLI_OK)
         app_error("the heat file was not written: %s", coli_error_message());
     app_interrupt_session(NULL);

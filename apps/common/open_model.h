@@ -8,7 +8,8 @@
 typedef struct app_engine {
     coli_model *model;
     coli_session *session;
-    uint64_t lost_told; // bits: devices whose loss was told
+    coli_recorder *recorder; // trace.h; NULL: nothing is recorded
+    uint64_t lost_told;      // bits: devices whose loss was told
 } app_engine;
 
 /* The directory that the settings mean: --model or COLI_MODEL as typed, else the shipped model,

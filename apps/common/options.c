@@ -120,6 +120,42 @@ static bool is_choice(const char *choices, const char *text)
     return false;
 }
 
+/* "a,c" of "a|b|c", as bits; no choice twice. */
+static bool parse_set(const char *choices, const char *text, uint32_t *out)
+{
+    *out = 0;
+    for (;;) {
+        const size_t n = strcspn(text, ",");
+        uint32_t bit = 1;
+        const char *at = choices;
+        while (strcspn(at, "|") != n || strncmp(at, text, n) != 0) {
+            at = strchr(at, '|');
+            if (!at) return false;
+            at++;
+            bit <<= 1;
+        }
+        if (*out & bit) return false;
+        *out |= bit;
+        if (text[n] == 0) return true;
+        text += n + 1;
+    }
+}
+
+static char *set_text(const char *choices, uint32_t set) // free()
+{
+    char text[128];
+    size_t n_text = 0;
+    text[0] = 0;
+    for (const char *at = choices; *at; set >>= 1) {
+        const size_t n = strcspn(at, "|");
+        if (set & 1)
+            n_text += (size_t)snprintf(text + n_text, sizeof text - n_text, "%s%.*s",
+                                       n_text ? "," : "", (int)n, at);
+        at += n + (at[n] != 0);
+    }
+    return app_format("%s", text);
+}
+
 /* "0,2". */
 static bool is_ordinals(const char *text)
 {
@@ -171,12 +207,17 @@ static bool take_value(const app_option *o, const char *text, app_settings *s)
     case APP_FLAG: // of a variable: 0 or 1
         *(bool *)field = !text || strcmp(text, "0") != 0;
         return !text || !*text || strcmp(text, "0") == 0 || strcmp(text, "1") == 0;
+    case APP_FLAG_NOT:
+        *(bool *)field = !text || strcmp(text, "0") == 0;
+        return !text || strcmp(text, "0") == 0 || strcmp(text, "1") == 0;
     case APP_TEXT:
         *(const char **)field = text;
         return *text || strcmp(o->arg, "TEXT") == 0; // no path and no format is empty
     case APP_CHOICE:
         *(const char **)field = text;
         return is_choice(o->choices, text);
+    case APP_SET:
+        return parse_set(o->choices, text, field);
     case APP_U32:
         if (!parse_u64(text, &whole) || whole < (uint64_t)o->min || whole > (uint64_t)o->max)
             return false;
@@ -205,6 +246,7 @@ char *app_value_text(const app_settings *s, app_option_id id)
     const void *field = (const char *)s + app_options[id].offset;
     switch (app_options[id].kind) {
     case APP_FLAG:
+    case APP_FLAG_NOT:
         return app_format("%s", *(const bool *)field ? "on" : "off");
     case APP_TEXT:
     case APP_CHOICE:
@@ -213,6 +255,8 @@ char *app_value_text(const app_settings *s, app_option_id id)
         const char *text = *(const char *const *)field;
         return app_format("%s", text ? text : "");
     }
+    case APP_SET:
+        return set_text(app_options[id].choices, *(const uint32_t *)field);
     case APP_VRAM: {
         const char *text = ((const app_vram *)field)->text;
         return app_format("%s", text ? text : "auto");
@@ -318,7 +362,8 @@ static int bad_value(const char *name, const char *before, const app_option *o, 
 {
     char range[128];
     app_range_text(o, false, range, sizeof range);
-    if (o->kind == APP_FLAG) snprintf(range, sizeof range, "1 or 0"); // of a variable
+    if (o->kind == APP_FLAG || o->kind == APP_FLAG_NOT)
+        snprintf(range, sizeof range, "1 or 0"); // of a variable
     app_error("%s%s: expected %s, found \"%s\"", before, name, range, text);
     if (o->kind == APP_CHOICE) {
         app_nearest n = {.word = text};

@@ -40,11 +40,16 @@ typedef enum app_option_id {
     APP_OPT_BACKEND_OPTIONS,
     APP_OPT_DEVICES,
     APP_OPT_VRAM,
-    APP_OPT_VRAM_TRUNK,
+    APP_OPT_PLACE,
+    APP_OPT_NO_TRUNK_PROBE,
     APP_OPT_HEAT,
     APP_OPT_HEAT_READONLY,
     APP_OPT_REPLAN,
     APP_OPT_REPLAN_MAX,
+    APP_OPT_REPLAN_WITH,
+    APP_OPT_NO_WARMSTART,
+    APP_OPT_HOME,
+    APP_OPT_LAYER_SPLIT,
     APP_OPT_DEVICE,
     APP_OPT_ONLY,
     /* what is said */
@@ -52,6 +57,7 @@ typedef enum app_option_id {
     APP_OPT_NO_THINK,
     APP_OPT_PRESERVE_THINKING,
     APP_OPT_NO_HISTORY,
+    APP_OPT_TRACE,
     /* how tokens are chosen */
     APP_OPT_N,
     APP_OPT_TEMP,
@@ -78,6 +84,7 @@ typedef enum app_option_id {
     APP_OPT_TEACHER_FORCE,
     APP_OPT_PPL,
     APP_OPT_DUMP_LOGITS,
+    APP_OPT_DUMP_ROUTING,
     APP_OPT_STOP,
     APP_OPT_PREFILL,
     APP_OPT_DECODE,
@@ -137,14 +144,18 @@ typedef struct app_settings {
     uint32_t threads, ctx, chunk;
     const char *backend, *backend_path, *backend_options, *devices;
     app_vram vram;
-    bool vram_trunk;
+    const char *place;
+    bool no_trunk_probe;
     const char *heat;
     bool heat_readonly, replan;
-    uint32_t replan_max;
+    uint32_t replan_max, replan_with, layer_split;
+    bool no_warmstart;
+    const char *home;
     uint32_t device;
     const char *only;
     const char *system;
     bool no_think, preserve_thinking, no_history;
+    const char *trace;
     uint32_t n, top_k;
     float temp, top_p, min_p, rep_penalty, presence_penalty;
     uint64_t seed;
@@ -172,8 +183,10 @@ typedef struct app_settings {
 
 typedef enum app_kind {
     APP_FLAG,
+    APP_FLAG_NOT, // its variable says the opposite: 0 sets the flag
     APP_TEXT,
     APP_CHOICE,
+    APP_SET, // of choices, "a,b": one bit each in an uint32_t, the first choice's is 1
     APP_U32,
     APP_U64,
     APP_F32,
@@ -188,7 +201,7 @@ typedef struct app_option {
     app_kind kind;
     size_t offset;         // of the field in app_settings
     double min, max;       // of APP_U32 and APP_F32, both included
-    const char *choices;   // "a|b" for APP_CHOICE
+    const char *choices;   // "a|b" for APP_CHOICE and APP_SET
     const char *otherwise; // the default, in words; NULL: nothing worth saying
     uint32_t commands;
     const char *help;

@@ -20,6 +20,7 @@
 #include "progress.h"
 #include "system.h"
 #include "terminal.h"
+#include "trace.h"
 
 enum { DEFAULT_N = 64 };
 
@@ -184,6 +185,7 @@ static int continue_from(const app_settings *s, app_engine *engine, pass *p)
         code = n ? print_text(engine, made, r.n_generated) : APP_OK;
     else
         print_ids(made, r.n_generated);
+    app_trace_turn(engine, p->n);
     if (code == APP_OK) app_footer(&r);
     if (code == APP_OK && cut && r.n_generated == room) {
         app_note("stopped: the context of %u tokens is full", coli_session_n_ctx(engine->session));
@@ -281,6 +283,8 @@ static int run(const app_settings *s)
         return app_usage(NULL, "-n does not go with %s, which makes no tokens", fixed);
     if (fixed && s->stop)
         return app_usage(NULL, "--stop does not go with %s, which makes no tokens", fixed);
+    if (fixed && s->trace)
+        return app_usage(NULL, "--dump-routing does not go with %s, which makes no tokens", fixed);
     if (s->dump_logits && strcmp(s->dump_logits, "-") == 0)
         return app_usage(NULL, "--dump-logits: a dump is a file, it cannot go to stdout");
     if (s->json && !s->ppl)
@@ -294,7 +298,13 @@ static int run(const app_settings *s)
     int code = app_open(s, APP_OPEN_SESSION | APP_OPEN_DEVICES | APP_OPEN_TELL, &engine);
     if (code != APP_OK) return code;
     app_banner(&engine);
+    code = app_trace_open(s, &engine);
+    if (code != APP_OK) {
+        app_close(&engine);
+        return code;
+    }
     code = s->ppl ? measure_perplexity(s, &engine) : measure_ids(s, &engine);
+    code = app_trace_close(s, &engine, code);
     app_device_footer(&engine);
     app_close(&engine);
     return code;

@@ -34,6 +34,7 @@
 #include "../../libcoli/src/backend/dense.h"
 #include "../../libcoli/src/math/rope.h"
 #include "../../libcoli/src/moe/moe.h"
+#include "../../libcoli/src/moe/trunk.h"
 
 enum {
     MANY_ROWS = 16,        // from here on rows may be shared out among the workers: see many_rows
@@ -69,6 +70,7 @@ typedef struct model {
     qwen36_dims dims;
     const coli__kernels *k;
     coli__tier *tier;
+    coli__store *store;
     layer *layers;        // (n_layer)
     coli__moe_layer *moe; // (n_layer)
     coli__mat embed, head;
@@ -266,36 +268,45 @@ static coli_status model_bind(model *m, const coli__container *c)
     return COLI_OK;
 }
 
-/* The matrices that `project` multiplies. */
-static void offer_matrices(const model *m)
+/* What `project` multiplies, and the shared experts. */
+static coli_status model_offer(const void *p, coli__trunk *trunk)
 {
-    coli__devices *devices = coli__tier_devices(m->tier);
-    for (uint32_t i = 0; i < m->dims.n_layer; i++) {
+    const model *m = p;
+    const uint32_t n_layer = m->dims.n_layer;
+    for (uint32_t i = 0; i < n_layer; i++) {
         const layer *l = &m->layers[i];
-        const bool full = m->dims.full_attention[i];
+        const coli__moe_layer *moe = &m->moe[i];
         const coli__mat *const attention[] = {&l->attn.q, &l->attn.k, &l->attn.v, &l->attn.o};
-        const coli__mat *const deltanet[] = {&l->dn.qkv, &l->dn.z, &l->dn.out};
-        for (int j = 0; j < (full ? 4 : 3); j++)
-            coli__devices_offer(devices, full ? attention[j] : deltanet[j]);
+        const coli__mat *const in[] = {&l->dn.qkv, &l->dn.z}, *const out[] = {&l->dn.out};
+        const coli__mat *const shared[] = {&moe->shared_gate, &moe->shared_up, &moe->shared_down};
+        if (m->dims.full_attention[i]) {
+            COLI_TRY(coli__trunk_offer(trunk, COLI__ATTNPROJ, i, attention, 4));
+        } else {
+            COLI_TRY(coli__trunk_offer(trunk, COLI__DNPROJ, i, in, 2));
+            COLI_TRY(coli__trunk_offer(trunk, COLI__DNOUT, i, out, 1));
+        }
+        COLI_TRY(coli__trunk_offer(trunk, COLI__SHEXP, i, shared, 3));
     }
-    coli__devices_offer(devices, &m->head);
+    const coli__mat *const head[] = {&m->head};
+    return coli__trunk_offer(trunk, COLI__LMHEAD, n_layer - 1, head, 1);
 }
 
 static coli_status model_open(const json_t *config, const coli__container *container,
-                              const coli__kernels *kernels, coli__tier *tier, void **out)
+                              const coli__kernels *kernels, coli__tier *tier, coli__store *store,
+                              void **out)
 {
     *out = NULL;
     model *m = coli__calloc(1, sizeof *m);
     if (!m) return COLI_E_NOMEM;
     m->k = kernels;
     m->tier = tier;
+    m->store = store;
     coli_status status = qwen36_read_dims(config, &m->dims);
     if (status == COLI_OK) status = model_bind(m, container);
     if (status != COLI_OK) {
         model_close(m);
         return status;
     }
-    offer_matrices(m);
     *out = m;
     return COLI_OK;
 }
@@ -395,24 +406,60 @@ static void forms_wanted(const model *m, uint32_t *x, uint32_t *mixed, uint32_t 
     }
 }
 
+static uint32_t proj_floats(const qwen36_dims *d) // of a row
+{
+    const uint32_t n_attention = 2 * d->n_head * d->d_head + 2 * d->n_kv_head * d->d_head;
+    const uint32_t n_deltanet = d->d_qkv + d->n_v_head * d->d_v + 2 * d->n_v_head;
+    return round16(n_attention > n_deltanet ? n_attention : n_deltanet);
+}
+
+/* Of a worker.  Attention: scores of one call; DeltaNet: convolved q, k, v and a step's scratch. */
+static size_t scratch_floats(const qwen36_dims *d, uint32_t n_ctx, uint32_t max_tok)
+{
+    const uint32_t n_call = max_tok >= MANY_ROWS ? COLI_ATTEND_MAX : d->n_head / d->n_kv_head;
+    const size_t n_attend =
+        (size_t)round16(n_ctx) * (n_call < COLI_ATTEND_MAX ? n_call : COLI_ATTEND_MAX);
+    const size_t n_dn = 2 * (size_t)round16(d->d_k) + 3 * (size_t)round16(d->d_v);
+    return n_attend > n_dn ? n_attend : n_dn;
+}
+
+/* Of the keys of all layers; the values take as much.  False when that is no size. */
+static bool keys_bytes(const model *m, uint32_t n_ctx, uint64_t *out)
+{
+    *out = sizeof(float);
+    return coli__mul(*out, m->n_attention, out) && coli__mul(*out, m->dims.n_kv_head, out) &&
+           coli__mul(*out, n_ctx, out) && coli__mul(*out, m->dims.d_head, out) &&
+           *out <= SIZE_MAX / 4;
+}
+
+static void state_bytes(const void *p, uint32_t n_ctx, uint32_t max_chunk, uint32_t n_worker,
+                        coli__state_bytes *out)
+{
+    const model *m = p;
+    const qwen36_dims *d = &m->dims;
+    const uint64_t T = max_chunk;
+    uint32_t x, mixed, mixed_dn;
+    forms_wanted(m, &x, &mixed, &mixed_dn);
+    out->kv = keys_bytes(m, n_ctx, &out->kv) ? 2 * out->kv : UINT64_MAX;
+    out->state = (uint64_t)m->n_deltanet * recurrent_floats(d) * sizeof(float);
+    out->scratch =
+        coli__acts_bytes(max_chunk, d->d_model, x) +
+        coli__acts_bytes(max_chunk, d->n_head * d->d_head, mixed) +
+        coli__acts_bytes(max_chunk, d->n_v_head * d->d_v, mixed_dn) +
+        coli__moe_bytes(m->moe, d->n_layer, d->n_expert_used, max_chunk, n_worker) +
+        T * (2 * (uint64_t)d->d_model + proj_floats(d) + 2 * (d->d_rot / 2)) * sizeof(float) +
+        n_worker * (uint64_t)scratch_floats(d, n_ctx, max_chunk) * sizeof(float);
+}
+
 static coli_status state_allocate(state *s)
 {
     const qwen36_dims *d = &s->m->dims;
     const size_t T = s->max_tok;
-    const uint32_t n_attention = 2 * d->n_head * d->d_head + 2 * d->n_kv_head * d->d_head;
-    const uint32_t n_deltanet = d->d_qkv + d->n_v_head * d->d_v + 2 * d->n_v_head;
-    s->n_proj = round16(n_attention > n_deltanet ? n_attention : n_deltanet);
-    // attention: scores of one call; DeltaNet: convolved q, k, v and a step's scratch
-    const uint32_t n_call = s->max_tok >= MANY_ROWS ? COLI_ATTEND_MAX : d->n_head / d->n_kv_head;
-    const size_t n_attend =
-        (size_t)round16(s->n_ctx) * (n_call < COLI_ATTEND_MAX ? n_call : COLI_ATTEND_MAX);
-    const size_t n_dn = 2 * (size_t)round16(d->d_k) + 3 * (size_t)round16(d->d_v);
-    s->n_scratch = n_attend > n_dn ? n_attend : n_dn;
+    s->n_proj = proj_floats(d);
+    s->n_scratch = scratch_floats(d, s->n_ctx, s->max_tok);
     s->recurrent_floats = recurrent_floats(d);
-
-    uint64_t kv = sizeof(float);
-    if (!coli__mul(kv, s->m->n_attention, &kv) || !coli__mul(kv, d->n_kv_head, &kv) ||
-        !coli__mul(kv, s->n_ctx, &kv) || !coli__mul(kv, d->d_head, &kv) || kv > SIZE_MAX / 4)
+    uint64_t kv;
+    if (!keys_bytes(s->m, s->n_ctx, &kv))
         return coli__fail(COLI_E_NOMEM, "keys and values of %u tokens are too large", s->n_ctx);
 
     uint32_t x, mixed, mixed_dn;
@@ -421,7 +468,7 @@ static coli_status state_allocate(state *s)
     COLI_TRY(coli__acts_init(&s->mixed, s->max_tok, d->n_head * d->d_head, mixed));
     COLI_TRY(coli__acts_init(&s->mixed_dn, s->max_tok, d->n_v_head * d->d_v, mixed_dn));
     COLI_TRY(coli__moe_create(s->m->moe, d->n_layer, d->n_expert_used, s->max_tok, s->n_worker,
-                              s->m->k, s->m->tier, &s->moe));
+                              s->m->k, s->m->tier, s->m->store, &s->moe));
     COLI_TRY(coli__dense_create(coli__tier_devices(s->m->tier), s->max_tok, &s->dense));
     s->recurrent = coli__alloc64(s->m->n_deltanet * s->recurrent_floats * sizeof(float));
     s->keys = coli__alloc64_raw((size_t)kv);
@@ -922,6 +969,10 @@ static void probe_moe(const chunk *c)
         if (p->expert_w)
             memcpy(p->expert_w + row * d->n_expert_used, coli__moe_weights(c->s->moe, t),
                    d->n_expert_used * sizeof(float));
+        if (p->levels) coli__moe_levels(c->s->moe, t, p->levels + row * d->n_expert_used);
+        if (p->ranked)
+            coli__moe_rank(c->s->moe, t, p->n_ranked, p->ranked + row * p->n_ranked,
+                           p->mass + row * p->n_ranked);
     }
     if (p->moe)
         memcpy(p->moe + (size_t)c->layer * c->n_tok * d->d_model, c->s->h,
@@ -1007,8 +1058,10 @@ const coli__engine coli__engine_qwen36 = {
     .describe = qwen36_describe,
     .open = model_open,
     .close = model_close,
+    .offer = model_offer,
     .shape = model_shape,
     .state_create = state_create,
+    .state_bytes = state_bytes,
     .state_destroy = state_destroy,
     .state_reset = state_reset,
     .snapshot_bytes = snapshot_bytes,

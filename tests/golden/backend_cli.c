@@ -147,7 +147,7 @@ T_TEST(old_and_new_plugins_compute_the_same)
     for (int i = 0; i < 3; i++)
         for (int k = 0; k < 4; k++) {
             outcome o = RUN("coli", "", "run", "--backend", plugins[i], "--vram", shares[k],
-                            "--vram-trunk", ASK);
+                            "--place", "all", ASK);
             EXPECT(o, o.code == 0);
             T_STR(o.out, cpu.out);
             forget(&o);
@@ -199,7 +199,7 @@ T_TEST(settings_say_where_they_are_from)
     EXPECT(o, has(o.out, "  --backend            none                         COLI_CUDA\n"));
     EXPECT(o, has(o.out, "  --devices            1,2                          COLI_GPUS\n"));
     EXPECT(o, has(o.out, "  --vram               12GB                         command line\n"));
-    EXPECT(o, has(o.out, "  --vram-trunk         off                          default\n"));
+    EXPECT(o, has(o.out, "  --place              auto                         default\n"));
     forget(&o);
     o = run_with("coli", "", 0, LIST("CUDA_EXPERT_GB=3"), LIST("info", "--settings"));
     EXPECT(o, o.code == 0);

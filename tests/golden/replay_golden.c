@@ -92,11 +92,43 @@ T_TEST(our_numbers)
     compare("hummingbird", ours_hummingbird, sizeof ours_hummingbird / sizeof *ours_hummingbird);
 }
 
+/* Swaps that wait for an idle link have no price in time to first token, on a link where the others
+ * do, and end up with the hits of the re-plan. */
+T_TEST(swaps_that_hold_back_cost_no_time)
+{
+    T_BEGIN;
+    coli_replay *r;
+    T_OK(coli_replay_open(TEST_FIXTURES "/traces/field256", NULL, &r));
+    coli_replay_info info = {.struct_size = sizeof info};
+    T_OK(coli_replay_get_info(r, &info));
+    coli_replay_machine m = {.struct_size = sizeof m};
+    T_OK(coli_replay_machine_default(&m));
+    m.link_bytes_per_s = 20000000;
+    static const char *const policies[] = {"foreign", "replan", "replan-hold"};
+    double ttft[3] = {0}, hits[3] = {0};
+    coli_replay_result *results = calloc(info.n_prompt, sizeof *results);
+    for (int i = 0; i < 3; i++) {
+        const coli_replay_opts opts = {
+            .struct_size = sizeof opts, .n_resident = 96, .policy = policies[i], .machine = &m};
+        T_OK(coli_replay_run(r, &opts, results));
+        for (uint32_t k = 0; k < info.n_prompt; k++) {
+            ttft[i] += results[k].ttft_ms;
+            hits[i] += results[k].hit_rate / info.n_prompt;
+        }
+    }
+    free(results);
+    coli_replay_close(r);
+    T_FGE(ttft[1], 1.5 * ttft[0]);
+    T_FLE(ttft[2], 1.02 * ttft[0]);
+    T_FGE(hits[2], hits[1] - 0.005);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(published_numbers),
         cmocka_unit_test(our_numbers),
+        cmocka_unit_test(swaps_that_hold_back_cost_no_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

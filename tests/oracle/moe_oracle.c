@@ -171,7 +171,7 @@ static void run(const world *w, coli__pool *pool, const char *isa, float *h)
     coli__moe *moe;
     T_OK(coli__kernels_get(isa, &k));
     T_OK(coli__moe_create(&w->layer, 1, w->n_used, w->n_tok, coli__pool_n_worker(pool), k, NULL,
-                          &moe));
+                          NULL, &moe));
     for (uint32_t t = 0; t < w->n_tok; t++) {
         memcpy(coli__moe_input(moe, t), w->x + (size_t)t * w->d_model, w->d_model * sizeof(float));
         coli__moe_route(moe, &w->layer, t);
@@ -234,7 +234,7 @@ T_PROP(out_of_range_is_reported, 60)
     coli__pool *pool;
     T_OK(coli__pool_create(2, &pool));
     T_OK(coli__kernels_get(NULL, &k));
-    T_OK(coli__moe_create(&w.layer, 1, w.n_used, w.n_tok, 2, k, NULL, &moe));
+    T_OK(coli__moe_create(&w.layer, 1, w.n_used, w.n_tok, 2, k, NULL, NULL, &moe));
     for (uint32_t t = 0; t < w.n_tok; t++) {
         memcpy(coli__moe_input(moe, t), w.x + (size_t)t * w.d_model, w.d_model * sizeof(float));
         coli__moe_route(moe, &w.layer, t);

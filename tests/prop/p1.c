@@ -12,32 +12,45 @@ typedef struct world {
     double percent;
     const char *options; // only the fake backend understands them; NULL: any backend
     bool trunk, replan;
+    const char *place; // of the trunk, instead of all or nothing; NULL: `trunk` says
 } world;
 
 static const world worlds[] = {
-    {"nothing there", 0, NULL, false, false},
-    {"only the trunk", 0, NULL, true, false},
-    {"one expert of eight", 12.5, NULL, false, false},
-    {"one of eight, re-planned", 12.5, NULL, true, true},
-    {"three of eight", 37.5, NULL, true, false},
-    {"three of eight, re-planned", 37.5, NULL, false, true},
-    {"half", 50, NULL, true, false},
-    {"half, re-planned", 50, NULL, true, true},
-    {"four of five, re-planned", 80, NULL, false, true},
-    {"all", 100, NULL, true, true},
-    {"one slot", 0.8, NULL, false, false},
-    {"two devices", 50, "devices=2", true, false},
-    {"two devices, re-planned", 50, "devices=2", true, true},
-    {"two devices, one too small", 50, "devices=2 dev1.vram=512KiB", false, true},
-    {"no overwrite in the background", 50, "refuse=tensor_overwrite_async", false, true},
-    {"no overwrite", 50, "refuse=tensor_overwrite,tensor_overwrite_async", false, false},
-    {"no overwrite, re-planned", 50, "refuse=tensor_overwrite,tensor_overwrite_async", false, true},
-    {"a torn overwrite", 50, "tear=tensor_overwrite_async:3:64", false, false},
+    {"nothing there", 0, NULL, false, false, NULL},
+    {"only the trunk", 0, NULL, true, false, NULL},
+    {"one expert of eight", 12.5, NULL, false, false, NULL},
+    {"one of eight, re-planned", 12.5, NULL, true, true, NULL},
+    {"three of eight", 37.5, NULL, true, false, NULL},
+    {"three of eight, re-planned", 37.5, NULL, false, true, NULL},
+    {"half", 50, NULL, true, false, NULL},
+    {"half, re-planned", 50, NULL, true, true, NULL},
+    {"four of five, re-planned", 80, NULL, false, true, NULL},
+    {"all", 100, NULL, true, true, NULL},
+    {"one slot", 0.8, NULL, false, false, NULL},
+    {"two devices", 50, "devices=2", true, false, NULL},
+    {"two devices, re-planned", 50, "devices=2", true, true, NULL},
+    {"two devices, one too small", 50, "devices=2 dev1.vram=512KiB", false, true, NULL},
+    {"no overwrite in the background", 50, "refuse=tensor_overwrite_async", false, true, NULL},
+    {"no overwrite", 50, "refuse=tensor_overwrite,tensor_overwrite_async", false, false, NULL},
+    {"no overwrite, re-planned", 50, "refuse=tensor_overwrite,tensor_overwrite_async", false, true, NULL},
+    {"a torn overwrite", 50, "tear=tensor_overwrite_async:3:64", false, false, NULL},
     {"torn overwrites, re-planned", 50,
-     "tear=tensor_overwrite_async:3:64 tear=tensor_overwrite:1:64", false, true},
+     "tear=tensor_overwrite_async:3:64 tear=tensor_overwrite:1:64", false, true, NULL},
     {"torn, and no upload after it", 50,
      "refuse=tensor_overwrite_async tear=tensor_overwrite:3:64 fail=tensor_upload:100+", false,
-     true},
+     true, NULL},
+    {"the head", 50, NULL, false, false, "lmhead=0"},
+    {"DeltaNet's inputs", 50, NULL, false, true, "dnproj=0"},
+    {"DeltaNet's outputs", 50, NULL, false, false, "dnout=0"},
+    {"attention", 50, NULL, false, true, "attnproj=0"},
+    {"the shared experts", 50, NULL, false, false, "shexp=0"},
+    {"the shared experts alone", 0, NULL, false, false, "shexp=0"},
+    {"the shared experts, all experts", 100, NULL, false, false, "shexp=0"},
+    {"some layers", 37.5, NULL, false, true, "dnproj=0:3,shexp=0:5,attnproj=0:4"},
+    {"the trunk over two devices", 50, "devices=2", false, true,
+     "lmhead=1,dnproj=0:4+1,dnout=1:2+0,attnproj=1,shexp=0:3+1,experts=all"},
+    {"trunk and experts apart", 50, "devices=2", false, false,
+     "lmhead=1,dnproj=1,dnout=1,attnproj=1,shexp=1"},
 };
 enum { N_WORLD = sizeof worlds / sizeof *worlds };
 
@@ -45,6 +58,7 @@ static coli_model_opts opts_of(const world *w)
 {
     coli_model_opts opts = backend_opts(w->percent, w->trunk, w->options);
     opts.replan = w->replan;
+    if (w->place) opts.place = w->place;
     return opts;
 }
 
@@ -67,6 +81,8 @@ T_TEST(each_world)
         if (w->replan && !none && !all) T_TRUE(s.n_replan_done > 0);
         if (!w->replan) T_EQ(s.n_replan_planned, 0);
         if (w->options && strstr(w->options, "devices=2")) T_EQ(s.n_device, 2);
+        T_EQ(s.n_matrix > 0, w->trunk || w->place != NULL);
+        T_EQ(s.n_matrix_off, 0);
         if (w->options && strstr(w->options, "tear")) T_TRUE(s.n_overwrite_fallback > 0);
     }
 }
@@ -74,7 +90,7 @@ T_TEST(each_world)
 /* Spoil each step-th call of a run, 24 of a device whose calls cost more. */
 static void each_call(shim_mode mode, bool replan, uint32_t step)
 {
-    const world w = {"half", 50, NULL, true, replan};
+    const world w = {"half", 50, NULL, true, replan, NULL};
     const coli_model_opts opts = opts_of(&w);
     coli_backend_stats s;
     shim_set(SHIM_NONE, 0, NULL, NULL);

@@ -4,6 +4,7 @@
 
 #include "world.h"
 
+#include "libcoli/src/base/memory.h"
 #include "libcoli/src/run/session.h"
 
 static coli_model *model;
@@ -50,6 +51,35 @@ T_TEST(refusals_feed_nothing)
     T_OK(coli_session_feed(s, some_ids, 6)); // exactly full
     T_EQ(coli_session_pos(s), 16);
     coli_session_destroy(s);
+}
+
+/* What is said about a session's memory is what it takes. */
+T_TEST(memory_is_known_before_it_is_taken)
+{
+    T_BEGIN;
+    if (coli__memory_allocated() == 0) skip(); // the system does not tell
+    static const uint32_t cases[][2] = {{64, 1}, {64, 16}, {512, 64}, {4096, 512}, {4096, 1}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        coli_session_opts o = {
+            .struct_size = sizeof o, .n_ctx = cases[i][0], .n_chunk = cases[i][1]};
+        coli__state_bytes b;
+        T_OK(coli__session_bytes(model, &o, 2, &b));
+        const uint64_t said = b.kv + b.state + b.scratch, before = coli__memory_allocated();
+        coli_session *s = world_session(model, o.n_ctx, o.n_chunk);
+        const uint64_t taken = coli__memory_allocated() - before;
+        T_LE(taken, said + said / 50 + 16384);
+        T_GE(taken, said - said / 50);
+        coli_session_destroy(s);
+    }
+    coli_session_opts o = {.struct_size = sizeof o};
+    coli__state_bytes b;
+    T_OK(coli__session_bytes(model, &o, 2, &b));
+    T_EQ(o.n_ctx, 4096);
+    T_EQ(o.n_chunk, 512);
+    // keys and values: 2 of the 8 layers have attention, with 2 heads of 64 numbers for each token
+    T_EQ(b.kv, 2 * 2 * 2 * 64 * 4096 * sizeof(float));
+    o.n_ctx = 5000;
+    T_FAILS(coli__session_bytes(model, &o, 2, &b), COLI_E_INVALID, "at most 4096");
 }
 
 T_TEST(options_are_checked)
@@ -425,6 +455,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(refusals_feed_nothing),
+        cmocka_unit_test(memory_is_known_before_it_is_taken),
         cmocka_unit_test(options_are_checked),
         cmocka_unit_test(restore_is_exact),
         cmocka_unit_test(no_allocation_per_token),

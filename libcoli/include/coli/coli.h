@@ -60,6 +60,21 @@ typedef enum coli_vram_unit {
     COLI_VRAM_PERCENT /* as many as vram percent of the routed experts need */
 } coli_vram_unit;
 
+/* Where experts live when there are several devices (docs/devices.md). */
+typedef enum coli_home {
+    COLI_HOME_EXPERT, /* each layer is spread over the devices */
+    COLI_HOME_LAYER   /* all experts of a layer are on one device; layers in the devices' order */
+} coli_home;
+
+/* What a re-plan does besides counting (docs/replan.md). */
+typedef enum coli_replan_with {
+    COLI_REPLAN_TAIL = 1,   /* late rows of the prompt count more */
+    COLI_REPLAN_PRIOR = 2,  /* what was used before counts as some more rows */
+    COLI_REPLAN_COST = 4,   /* no more swaps than pay, by measured speeds */
+    COLI_REPLAN_ONLINE = 8, /* corrections while tokens are decoded, instead of slow swaps by heat */
+    COLI_REPLAN_HOLD = 16   /* a prompt's swaps wait until the link is idle */
+} coli_replan_with;
+
 typedef struct coli_model_opts {
     uint32_t struct_size;
     uint32_t n_threads; /* compute threads, the caller's included; 0: one per usable processor */
@@ -75,7 +90,6 @@ typedef struct coli_model_opts {
     uint32_t vram_unit;          /* coli_vram_unit */
     uint32_t backend_wait_ms;    /* a device that takes longer is given up; 0: 10,000 */
     double vram;
-    bool vram_trunk; /* the dense matrices go to the first device, before the experts */
     void (*note)(void *user, const char *line); /* which devices are used and how; NULL: nobody asks */
     coli_progress_fn progress;                  /* of copying experts to devices */
     void *user;                                 /* of both */
@@ -84,7 +98,24 @@ typedef struct coli_model_opts {
                            model is closed; NULL: none.  It need not exist yet */
     bool heat_readonly; /* do not write it */
     bool replan;        /* each prompt's own routing decides, from its prefill on */
-    uint32_t replan_max; /* swaps per layer and prompt; 0: 24 */
+    uint32_t replan_max; /* swaps per layer and prompt; 0: 24, with COLI_REPLAN_COST as many as pay */
+    bool no_warmstart;   /* fill nothing at the start: experts are copied when they are first used */
+    uint32_t home;       /* coli_home */
+    uint32_t layer_split; /* COLI_HOME_LAYER on two devices: the first has so many layers; 0: shares of
+                             the layers as those of the memory.  E_INVALID when it does not fit */
+    /* Memory (docs/memory.md).  Where it is less than the model needs, only some of the routed experts
+     * are kept in it, and the others are read from the file when they are used. */
+    uint64_t ram_bytes;   /* that the model may take; 0: what is available */
+    uint32_t ram_experts; /* or: experts of each layer; 0: as ram_bytes says */
+    uint64_t pin_bytes;   /* of these, for the experts that the heat file says are used most, which then
+                             stay; 0: the library's choice */
+    bool no_pilot;        /* do not guess which experts the next layer will use, to read them early */
+    uint32_t replan_with; /* coli_replan_with, added up; anything but 0 implies replan */
+    /* Which of the dense matrices devices hold: "auto" or NULL (those worth more than the experts in
+     * their place, if the device is faster), "off", "all" (what fits, before the experts), or a list
+     * like "lmhead=0;dnproj=0:20+1:20;experts=all" (docs/devices.md). */
+    const char *place;
+    bool no_trunk_probe; /* auto: do not try whether a device is faster than the processor */
 } coli_model_opts;
 
 /* Open a container directory (docs/formats/container.md).  The weights are mapped, not read.
@@ -156,6 +187,7 @@ typedef struct coli_backend_stats {
     uint64_t n_replan_planned, n_replan_done, n_replan_pending, n_replan_skipped;
     /* As the devices measured (the fake one: as a real one would have taken), ms. */
     double upload_ms, to_device_ms, kernel_ms, to_host_ms;
+    uint64_t n_matrix_off; /* of n_matrix: a device failed to compute with them, so it is not asked again */
 } coli_backend_stats;
 /* Waits for the chunk that a session is computing. */
 COLI_API coli_status coli_model_get_backend_stats(const coli_model *model, coli_backend_stats *out);
@@ -171,6 +203,29 @@ typedef struct coli_device_use {
 } coli_device_use;
 /* i < n_device of coli_backend_stats. */
 COLI_API coli_status coli_model_get_device(const coli_model *model, uint32_t i, coli_device_use *out);
+
+/* ---- memory -------------------------------------------------------------------------------- */
+
+/* Where the routed experts are that no device holds, and what reading them took. */
+typedef struct coli_store_stats {
+    uint32_t struct_size; /* set by the caller */
+    bool is_limited;      /* some in memory, the others read when they are used; else all are mapped, and
+                             everything below is 0 */
+    bool is_direct;       /* reads go past the system's cache */
+    uint32_t n_slot;      /* experts of each layer that are in memory */
+    uint32_t n_pinned;    /* of all layers: those that stay */
+    uint64_t slot_bytes;  /* memory for experts, all layers together */
+    /* Experts that a layer needed for a chunk and that no device held: in memory; not. */
+    uint64_t n_hit, n_miss;
+    uint64_t n_hit_decode, n_miss_decode; /* since the end of the last prompt */
+    uint64_t n_read, read_bytes, n_read_failed;
+    /* Read before a layer asked for them; used then.  And of all experts that a layer used, how many
+     * were among those guessed: n_guess_right of n_guess_asked. */
+    uint64_t n_guess_read, n_guess_used, n_guess_asked, n_guess_right;
+    double wait_ms; /* that computing waited for reads */
+} coli_store_stats;
+/* Waits for the chunk that a session is computing. */
+COLI_API coli_status coli_model_get_store_stats(const coli_model *model, coli_store_stats *out);
 
 /* ---- text ---------------------------------------------------------------------------------- */
 
@@ -254,6 +309,31 @@ typedef bool (*coli_rows_fn)(void *user, uint32_t pos, uint32_t n_row, const flo
                              const int32_t *expert_ids, const float *expert_w);
 COLI_API coli_status coli_session_eval(coli_session *session, const int32_t *ids, size_t n_ids,
                                        coli_rows_fn on_rows, void *user);
+
+/* Where an expert was when a row used it. */
+typedef enum coli_level {
+    COLI_LEVEL_DISK, /* its weights were read for this row */
+    COLI_LEVEL_RAM,
+    COLI_LEVEL_VRAM
+} coli_level;
+
+/* The routing of the rows of one chunk; arrays are good during the call. */
+typedef struct coli_route {
+    uint32_t struct_size;
+    uint32_t pos, n_row; /* position of the first row; rows */
+    uint32_t n_layer, n_expert_used, n_ranked;
+    const int32_t *experts; /* (n_layer, n_row, n_expert_used) that computed each row, best first */
+    const float *weights;   /* the same shape: with which their results were added up */
+    const uint8_t *levels;  /* the same shape: coli_level */
+    const int32_t *ranked;  /* (n_layer, n_row, n_ranked) the best as the router sees them */
+    const float *mass;      /* the same shape: their shares of its softmax over all experts */
+} coli_route;
+typedef void (*coli_route_fn)(void *user, const coli_route *route);
+
+/* Look at the routing of all that the session feeds from now on: fn is called for each chunk once its
+ * rows are computed, on the thread that feeds.  It must not use the session.  NULL: no more.  Memory is
+ * taken here, for a chunk; n_ranked is 16, or the number of experts. */
+COLI_API coli_status coli_session_on_route(coli_session *session, coli_route_fn fn, void *user);
 
 /* The state at this position with its logits, to come back to.  Keys and values stay in the session,
  * so going back is possible while the tokens before the snapshot are still the session's: E_INVALID
@@ -622,6 +702,34 @@ typedef struct coli_replay_result {
  * Cost     some milliseconds per prompt and core. */
 COLI_API coli_status coli_replay_run(coli_replay *replay, const coli_replay_opts *opts,
                                      coli_replay_result *results);
+
+/* ---- recording ----------------------------------------------------------------------------- */
+
+/* The routing of a session as traces, which coli_replay_open reads.  While tokens are made nothing is
+ * allocated; memory for n_ctx rows is taken when the recorder is made. */
+typedef struct coli_recorder coli_recorder;
+
+/* Record what the session feeds from now on, in place of any coli_session_on_route.  The session
+ * outlives the recorder.
+ *   path  as for coli_replay_open; neither file may exist: E_EXISTS
+ * Errors  E_UNSUPPORTED (more experts than traces hold), E_NOMEM, E_NOTFOUND or E_IO (they cannot be
+ *         written there). */
+COLI_API coli_status coli_recorder_create(coli_session *session, const char *path,
+                                          coli_recorder **out);
+COLI_API void coli_recorder_destroy(coli_recorder *recorder); /* what was not written is dropped */
+
+/* The rows since the last call of this are a prompt, its first n_prompt rows, and its answer.
+ *   name   none twice; NULL: "p000" and so on
+ *   topic  NULL: none
+ * Errors  E_INVALID (no row of the answer, or none of the prompt; a name that is taken), E_LIMIT (more
+ *         rows than n_ctx, or 4096 prompts), E_NOMEM; the rows are dropped then. */
+COLI_API coli_status coli_recorder_add(coli_recorder *recorder, const char *name, const char *topic,
+                                       uint32_t n_prompt);
+COLI_API uint32_t coli_recorder_n_row(const coli_recorder *recorder); /* since then */
+COLI_API uint32_t coli_recorder_n_prompt(const coli_recorder *recorder); /* added */
+
+/* Write both files; on failure there is neither.  E_INVALID (no prompt), E_EXISTS, E_IO. */
+COLI_API coli_status coli_recorder_write(const coli_recorder *recorder);
 
 /* ---- measuring ----------------------------------------------------------------------------- */
 

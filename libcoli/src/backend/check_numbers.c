@@ -155,11 +155,13 @@ void coli__ck_flags(coli__ck *ck)
 
 /* ---- rounding of inner activations ---------------------------------------------------------------- */
 
-/* Choose what `h` is, to the bit.  Column 0 of x is 1, its d 1.  Every gate is 128, for which silu is
- * the identity: sigmoid(128) is that of 80, and 1 + e^-80 rounds to 1.  So h = 128 * up, and up can be
- * chosen: the code of its column 0 is the sign, its scale |h| / 128. */
+/* Choose what `h` is, to the bit.  Columns 0 and 64 of x are 1, the others 0.  Gates read the first:
+ * every gate is 128 * d, and silu of that 128: sigmoid(128) is that of 80, 1 + e^-80 rounds to 1,
+ * coli_recip(1) is 1 - 2^-24, and d = 1 + 2^-23 makes up for it.  Up reads the second, whose d is 1: its
+ * code is the sign, its scale |h| / 128. */
 typedef struct inner {
     float h[64];
+    int32_t exp; // all of them times 2^exp
 } inner;
 
 /* Ties: the largest is 127, so d is 1, and the others lie half-way between integers. */
@@ -170,6 +172,15 @@ static void ties(coli__ck *ck, inner *in)
         in->h[i] = ((float)(r % 126) + 0.5f) * (r >> 32 & 1 ? 1.0f : -1.0f);
     }
     in->h[coli__random(&ck->seed) % 64] = 127.0f;
+    in->exp = 0;
+}
+
+/* A group whose largest number is `largest` * 2^-40: from 2^-56 on it is quantised, below it is zero. */
+static void tiny(float largest, inner *in)
+{
+    for (uint32_t i = 0; i < 64; i++) in->h[i] = i % 3 ? -0x1p-17f : 0x1p-17f;
+    in->h[41] = -largest;
+    in->exp = -40;
 }
 
 static int32_t rounded(float x, float by)
@@ -197,6 +208,7 @@ static void near_ties(coli__ck *ck, inner *in)
         if (n < 8) continue;
         for (uint32_t i = n; i < 63; i++) in->h[i] = in->h[i % n];
         in->h[63] = amax;
+        in->exp = 0;
         return;
     }
 }
@@ -204,14 +216,14 @@ static void near_ties(coli__ck *ck, inner *in)
 /* An expert whose inner activations are in->h, with a random W_down. */
 static coli_bk_source expert_with(coli__ck *ck, uint32_t format, const inner *in)
 {
-    coli_bk_source s = coli__ck_expert_block(ck, format, format, 64, 64);
+    coli_bk_source s = coli__ck_expert_block(ck, format, format, 128, 64);
     fill(&s, 0, 0, 1.0f);
     fill(&s, 1, 0, 1.0f);
     s.matrix[0].scale_exp = 7;
-    s.matrix[1].scale_exp = 0;
+    s.matrix[1].scale_exp = in->exp;
     for (uint32_t i = 0; i < 64; i++) {
         coli__ck_put_code(&s, 0, i, 0, 1);
-        coli__ck_put_code(&s, 1, i, 0, in->h[i] < 0 ? -1 : 1);
+        coli__ck_put_code(&s, 1, i, 64, in->h[i] < 0 ? -1 : 1);
         const float magnitude = in->h[i] < 0 ? -in->h[i] : in->h[i];
         coli__ck_put_scale(&s, 1, i, ~0u, magnitude * 0x1p-7f);
     }
@@ -223,8 +235,9 @@ static void try_inner(coli__ck *ck, uint32_t format, const inner *in)
     coli__ck_tensor *t = coli__ck_upload(ck, expert_with(ck, format, in));
     coli__ck_rows *x = coli__ck_random_rows(ck, 1, &t->now.matrix[0]);
     memset(x->q, 0, (size_t)x->n_group * x->group);
-    x->q[0] = 1;
+    x->q[0] = x->q[64] = 1;
     for (uint32_t g = 0; g < x->n_group; g++) x->d[g] = 1.0f;
+    x->d[0] = 0x1.000002p0f;
     const uint32_t n_row = 1;
     coli__ck_run(ck, coli__ck_make_group(ck, &t, 1, &n_row, x));
     coli__ck_free(ck, t);
@@ -241,6 +254,13 @@ void coli__ck_rounding(coli__ck *ck)
             near_ties(ck, &in);
             if (coli_bk_layout_of(format, 1).scale_bytes == 4) try_inner(ck, format, &in);
         }
+        static const float edge[] = {0x1p-16f, 0x1p-17f, 0x1.002p-16f, 0x1.ffcp-17f};
+        for (uint32_t k = 0; k < sizeof edge / sizeof *edge; k++) {
+            tiny(edge[k], &in);
+            try_inner(ck, format, &in);
+        }
+        tiny(coli_from_bits(coli_bits(0x1p-16f) - 1), &in); // the last one that is zero
+        if (coli_bk_layout_of(format, 1).scale_bytes == 4) try_inner(ck, format, &in);
     }
 }
 

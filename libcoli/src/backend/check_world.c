@@ -92,7 +92,7 @@ void coli__ck_put_code(const coli_bk_source *s, uint32_t matrix, uint32_t row, u
 static uint16_t to_half(float x)
 {
     const uint32_t bits = coli_bits(x);
-    if (bits == 0) return 0;
+    if (x < 0x1p-14f) return (uint16_t)(x * 0x1p24f); // a denormal, or 0
     return (uint16_t)(((bits >> 23) - 112) << 10 | (bits >> 13 & 0x3FFu));
 }
 

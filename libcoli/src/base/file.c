@@ -11,7 +11,7 @@
 
 #include "file_os.h"
 
-coli__sys coli__sys_calls = {coli__os_read,  coli__os_write,  coli__os_fsync,
+coli__sys coli__sys_calls = {coli__os_read,  coli__os_write,  coli__os_pread,  coli__os_fsync,
                              coli__os_close, coli__os_rename, coli__os_replace};
 
 coli_status coli__fail_errno(const char *path, const char *doing)

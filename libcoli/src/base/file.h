@@ -57,6 +57,7 @@ coli_status coli__file_replace(const char *path, const void *bytes, uint64_t n_b
 typedef struct coli__sys {
     ptrdiff_t (*read)(int fd, void *bytes, size_t n_bytes);
     ptrdiff_t (*write)(int fd, const void *bytes, size_t n_bytes);
+    ptrdiff_t (*pread)(int fd, void *bytes, size_t n_bytes, uint64_t offset); // direct.h
     int (*fsync)(int fd);
     int (*close)(int fd);
     int (*rename)(const char *from, const char *to);  // must not replace `to`

@@ -10,6 +10,7 @@
 /* The defaults of coli__sys_calls. */
 ptrdiff_t coli__os_read(int fd, void *bytes, size_t n_bytes);
 ptrdiff_t coli__os_write(int fd, const void *bytes, size_t n_bytes);
+ptrdiff_t coli__os_pread(int fd, void *bytes, size_t n_bytes, uint64_t offset);
 int coli__os_fsync(int fd);
 int coli__os_close(int fd);
 int coli__os_rename(const char *from, const char *to);  // EEXIST if `to` is there
@@ -17,6 +18,10 @@ int coli__os_replace(const char *from, const char *to); // in one step
 
 /* For reading.  What could make us wait, like a pipe, is opened without that. */
 int coli__os_open(const char *path);
+/* For reading past the system's cache; -1 where that cannot be had. */
+int coli__os_open_direct(const char *path);
+/* What was read there will not be read again soon. */
+void coli__os_forget(int fd, uint64_t offset, uint64_t n_bytes);
 /* For writing; EEXIST if anything is there. */
 int coli__os_create(const char *path);
 int coli__os_seek(int fd, uint64_t offset); // from the start

@@ -26,6 +26,11 @@ ptrdiff_t coli__os_write(int fd, const void *bytes, size_t n_bytes)
     return write(fd, bytes, n_bytes);
 }
 
+ptrdiff_t coli__os_pread(int fd, void *bytes, size_t n_bytes, uint64_t offset)
+{
+    return pread(fd, bytes, n_bytes, (off_t)offset);
+}
+
 int coli__os_fsync(int fd)
 {
     return fsync(fd);
@@ -47,6 +52,26 @@ static int open_again(const char *path, int flags)
 int coli__os_open(const char *path)
 {
     return open_again(path, O_RDONLY | O_NONBLOCK); // a pipe would wait until somebody writes
+}
+
+int coli__os_open_direct(const char *path)
+{
+#ifdef O_DIRECT
+    return open_again(path, O_RDONLY | O_DIRECT);
+#else
+    (void)path;
+    return -1;
+#endif
+}
+
+void coli__os_forget(int fd, uint64_t offset, uint64_t n_bytes)
+{
+#ifdef POSIX_FADV_DONTNEED
+    posix_fadvise(fd, (off_t)offset, (off_t)n_bytes,
+                  POSIX_FADV_DONTNEED); // advice: it may not help
+#else
+    (void)fd, (void)offset, (void)n_bytes;
+#endif
 }
 
 int coli__os_create(const char *path)

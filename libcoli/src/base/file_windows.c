@@ -28,6 +28,19 @@ ptrdiff_t coli__os_write(int fd, const void *bytes, size_t n_bytes)
     return _write(fd, bytes, (unsigned)(n_bytes < INT_MAX ? n_bytes : INT_MAX));
 }
 
+ptrdiff_t coli__os_pread(int fd, void *bytes, size_t n_bytes, uint64_t offset)
+{
+    OVERLAPPED at = {.Offset = (DWORD)offset, .OffsetHigh = (DWORD)(offset >> 32)};
+    DWORD n = 0;
+    const DWORD want = n_bytes < (1u << 30) ? (DWORD)n_bytes : 1u << 30;
+    if (ReadFile((HANDLE)_get_osfhandle(fd), bytes, want, &n, &at)) return (ptrdiff_t)n;
+    const DWORD error = GetLastError();
+    if (error == ERROR_HANDLE_EOF) return 0;
+    coli__wide_set_errno();
+    if (error == ERROR_INVALID_PARAMETER) errno = EINVAL; // an unbuffered read that is not aligned
+    return -1;
+}
+
 int coli__os_fsync(int fd)
 {
     return _commit(fd);
@@ -38,14 +51,15 @@ int coli__os_close(int fd)
     return _close(fd);
 }
 
-static int open_wide(const char *path, DWORD access, DWORD how)
+static int open_wide(const char *path, DWORD access, DWORD how, DWORD flags)
 {
     coli__wide wide;
     if (!coli__wide_path(path, &wide)) return -1;
     const DWORD everybody = FILE_SHARE_READ | FILE_SHARE_WRITE | FILE_SHARE_DELETE;
     // backup semantics: a directory can be opened, and then be told from a file
-    const HANDLE handle = CreateFileW(wide.text, access, everybody, NULL, how,
-                                      FILE_ATTRIBUTE_NORMAL | FILE_FLAG_BACKUP_SEMANTICS, NULL);
+    const HANDLE handle =
+        CreateFileW(wide.text, access, everybody, NULL, how,
+                    FILE_ATTRIBUTE_NORMAL | FILE_FLAG_BACKUP_SEMANTICS | flags, NULL);
     if (handle == INVALID_HANDLE_VALUE) {
         coli__wide_set_errno();
         return -1;
@@ -62,12 +76,22 @@ static HANDLE handle_of(int fd)
 
 int coli__os_open(const char *path)
 {
-    return open_wide(path, GENERIC_READ, OPEN_EXISTING);
+    return open_wide(path, GENERIC_READ, OPEN_EXISTING, 0);
+}
+
+int coli__os_open_direct(const char *path)
+{
+    return open_wide(path, GENERIC_READ, OPEN_EXISTING, FILE_FLAG_NO_BUFFERING);
+}
+
+void coli__os_forget(int fd, uint64_t offset, uint64_t n_bytes)
+{
+    (void)fd, (void)offset, (void)n_bytes; // the system has no such advice
 }
 
 int coli__os_create(const char *path)
 {
-    return open_wide(path, GENERIC_WRITE, CREATE_NEW);
+    return open_wide(path, GENERIC_WRITE, CREATE_NEW, 0);
 }
 
 int coli__os_seek(int fd, uint64_t offset)

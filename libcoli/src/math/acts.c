@@ -34,6 +34,21 @@ coli_status coli__acts_init(coli__acts *a, uint32_t n_tok, uint32_t n_in, uint32
     return status;
 }
 
+static uint64_t q_bytes(uint32_t n_tok, uint32_t n_in, uint32_t group)
+{
+    const coli__qrows *q = NULL; // for the sizes of its numbers
+    const uint64_t n_group = ((uint64_t)n_in + group - 1) / group;
+    return n_tok * n_group * (group * sizeof *q->q + sizeof *q->d + sizeof *q->sum);
+}
+
+uint64_t coli__acts_bytes(uint32_t n_tok, uint32_t n_in, uint32_t forms)
+{
+    const uint64_t ld = ((uint64_t)n_in + 15) & ~(uint64_t)15;
+    return (forms & COLI_FORM_F32 ? n_tok * ld * sizeof(float) : 0) +
+           (forms & COLI_FORM_Q64 ? q_bytes(n_tok, n_in, 64) : 0) +
+           (forms & COLI_FORM_Q32 ? q_bytes(n_tok, n_in, 32) : 0);
+}
+
 static void finish_q(coli__qrows *q)
 {
     coli__free_aligned(q->q);

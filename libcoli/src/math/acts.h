@@ -20,6 +20,7 @@ uint32_t coli__form_of(coli__wfmt fmt);
 /* Room for n_tok rows of n_in numbers in these forms.  finish accepts a zeroed struct. */
 coli_status coli__acts_init(coli__acts *a, uint32_t n_tok, uint32_t n_in, uint32_t forms);
 void coli__acts_finish(coli__acts *a);
+uint64_t coli__acts_bytes(uint32_t n_tok, uint32_t n_in, uint32_t forms); // that init takes
 
 /* Quantise columns [first, first+n) of row t from x (n numbers) into the wanted forms; first is a
  * multiple of 64.  False when a number leaves the range of coli/exact.h. */

@@ -223,17 +223,34 @@ const coli__ct_experts *coli__container_experts(const coli__container *c, uint32
     return &c->table.layers[i].experts;
 }
 
+uint64_t coli__container_expert_offset(const coli__container *c, uint32_t i, uint32_t e)
+{
+    const coli__ct_layer *l = &c->table.layers[i];
+    return l->offset + e * l->experts.block_bytes;
+}
+
+const char *coli__container_path(const coli__container *c)
+{
+    return c->path;
+}
+
+void coli__ct_expert_at(const coli__ct_experts *layer, uint32_t e, const uint8_t *block,
+                        coli__mat *gate, coli__mat *up, coli__mat *down)
+{
+    coli__mat *const out[3] = {gate, up, down};
+    const coli__mat *const first[3] = {&layer->gate, &layer->up, &layer->down};
+    const uint64_t offset[3] = {0, layer->up_offset, layer->down_offset};
+    for (int i = 0; i < 3; i++) {
+        *out[i] = *first[i];
+        out[i]->data = block + offset[i];
+        out[i]->scale_exp = layer->scale_exp[3 * e + (uint32_t)i];
+    }
+}
+
 void coli__ct_expert(const coli__ct_experts *layer, uint32_t e, coli__mat *gate, coli__mat *up,
                      coli__mat *down)
 {
-    const uint64_t offset = e * layer->block_bytes;
-    coli__mat *const out[3] = {gate, up, down};
-    const coli__mat *const first[3] = {&layer->gate, &layer->up, &layer->down};
-    for (int i = 0; i < 3; i++) {
-        *out[i] = *first[i];
-        out[i]->data += offset;
-        out[i]->scale_exp = layer->scale_exp[3 * e + (uint32_t)i];
-    }
+    coli__ct_expert_at(layer, e, layer->data + e * layer->block_bytes, gate, up, down);
 }
 
 static coli_status check_experts(const coli__container *c, const coli__model_spec *spec)

@@ -53,9 +53,14 @@ uint32_t coli__container_n_tensor(const coli__container *c); // outside the rout
 const coli__ct_tensor *coli__container_tensor(const coli__container *c, uint32_t i);
 uint32_t coli__container_n_expert_layer(const coli__container *c);
 const coli__ct_experts *coli__container_experts(const coli__container *c, uint32_t i);
-/* Expert e of that layer as three matrices. */
+/* Where the block of that layer's expert e is in model.coli, for who reads instead of mapping. */
+uint64_t coli__container_expert_offset(const coli__container *c, uint32_t i, uint32_t e);
+const char *coli__container_path(const coli__container *c); // of model.coli
+/* Expert e of that layer as three matrices: those of the mapping, or of a copy of its block. */
 void coli__ct_expert(const coli__ct_experts *layer, uint32_t e, coli__mat *gate, coli__mat *up,
                      coli__mat *down);
+void coli__ct_expert_at(const coli__ct_experts *layer, uint32_t e, const uint8_t *block,
+                        coli__mat *gate, coli__mat *up, coli__mat *down);
 
 /* Whether these are the tensors and experts that spec asks for, no fewer and no more; E_FORMAT names
  * the first that is missing or differs. */

@@ -7,14 +7,7 @@
 
 #include <string.h>
 
-enum {
-    MAX_DEPTH = 4,
-    MAX_TRACE = 4096,
-    MAX_ROW = 1 << 20,
-    MAX_LAYER = 512,
-    MAX_EXPERT = 4096, // of a layer
-    MAX_ID = 64        // of a row
-};
+enum { MAX_DEPTH = 4 };
 
 static const char suffix[] = ".safetensors";
 
@@ -46,12 +39,12 @@ static coli_status find_tensor(const char *what, const coli__st *st, const coli_
         return coli__fail(COLI_E_FORMAT,
                           "%s: tensor %s: expected U8 or I32 of rank 3, found %s of rank %u",
                           x->file, x->name, x->dtype_name, x->rank);
-    if (x->shape[0] == 0 || x->shape[0] > MAX_LAYER || x->shape[1] != t->n_row ||
-        x->shape[2] == 0 || x->shape[2] > MAX_ID)
+    if (x->shape[0] == 0 || x->shape[0] > COLI__TRACE_MAX_LAYER || x->shape[1] != t->n_row ||
+        x->shape[2] == 0 || x->shape[2] > COLI__TRACE_MAX_ID)
         return coli__fail(COLI_E_FORMAT,
                           "%s: tensor %s: expected 1 to %d layers, %u rows and 1 to %d experts, "
                           "found %llu, %llu and %llu",
-                          x->file, x->name, MAX_LAYER, t->n_row, MAX_ID,
+                          x->file, x->name, COLI__TRACE_MAX_LAYER, t->n_row, COLI__TRACE_MAX_ID,
                           (unsigned long long)x->shape[0], (unsigned long long)x->shape[1],
                           (unsigned long long)x->shape[2]);
     return COLI_OK;
@@ -71,10 +64,10 @@ static coli_status take_row(const coli__st_tensor *x, uint64_t row, uint32_t n_i
 {
     for (uint32_t i = 0; i < n_id; i++) {
         const int64_t id = id_at(x, row * x->shape[2] + i);
-        if (id < 0 || id >= MAX_EXPERT)
-            return coli__fail(COLI_E_FORMAT,
-                              "%s: tensor %s: row %llu: expected experts below %d, found %lld",
-                              x->file, x->name, (unsigned long long)row, MAX_EXPERT, (long long)id);
+        if (id < 0 || id >= COLI__TRACE_MAX_EXPERT)
+            return coli__fail(
+                COLI_E_FORMAT, "%s: tensor %s: row %llu: expected experts below %d, found %lld",
+                x->file, x->name, (unsigned long long)row, COLI__TRACE_MAX_EXPERT, (long long)id);
         for (uint32_t k = 0; k < i; k++)
             if (ids[k] == (int32_t)id)
                 return coli__fail(COLI_E_FORMAT, "%s: tensor %s: row %llu has expert %lld twice",
@@ -107,7 +100,7 @@ static coli_status read_trace(const char *what, const json_t *entry, const coli_
         return coli__fail(COLI_E_FORMAT, "%s: expected an object for each trace", what);
     COLI_TRY(text_member(what, entry, "name", NULL, &t->name));
     COLI_TRY(text_member(what, entry, "topic", "", &t->topic));
-    COLI_TRY(coli__json_u32(what, entry, "rows", 2, MAX_ROW, &t->n_row));
+    COLI_TRY(coli__json_u32(what, entry, "rows", 2, COLI__TRACE_MAX_ROW, &t->n_row));
     COLI_TRY(coli__json_u32(what, entry, "prompt", 1, t->n_row - 1, &t->n_prompt));
     const coli__st_tensor *x;
     COLI_TRY(find_tensor(what, st, t, &x));
@@ -145,8 +138,9 @@ coli_status coli__traces_read(const char *what, const json_t *list, const coli__
 {
     *out = (coli__traces){0};
     const size_t n = json_is_array(list) ? json_array_size(list) : 0;
-    if (n == 0 || n > MAX_TRACE)
-        return coli__fail(COLI_E_FORMAT, "%s: expected a list of 1 to %d traces", what, MAX_TRACE);
+    if (n == 0 || n > COLI__TRACE_MAX)
+        return coli__fail(COLI_E_FORMAT, "%s: expected a list of 1 to %d traces", what,
+                          COLI__TRACE_MAX);
     out->traces = coli__calloc(n, sizeof *out->traces);
     if (!out->traces) return COLI_E_NOMEM;
     uint32_t highest = 0;
@@ -163,8 +157,7 @@ coli_status coli__traces_read(const char *what, const json_t *list, const coli__
     return set_experts(what, part->n_expert, highest, &out->n_expert);
 }
 
-/* path with the ending of the other file. */
-static coli_status paths_of(const char *path, coli__buf *tensors, coli__buf *json)
+coli_status coli__traces_paths(const char *path, coli__buf *tensors, coli__buf *json)
 {
     const size_t n = strlen(path), n_suffix = strlen(suffix);
     const bool whole = n > n_suffix && strcmp(path + n - n_suffix, suffix) == 0;
@@ -182,7 +175,7 @@ coli_status coli__traces_open(const char *path, const coli__trace_part *part, co
     coli__st *st = NULL;
     json_t *list = NULL;
     coli_status status;
-    COLI_TRY_OUT(paths_of(path, &tensors, &json));
+    COLI_TRY_OUT(coli__traces_paths(path, &tensors, &json));
     COLI_TRY_OUT(coli__json_read(json.data, COLI_CONFIG_MAX_BYTES, MAX_DEPTH, &list));
     COLI_TRY_OUT(coli__st_open(tensors.data, &st));
     status = coli__traces_read(json.data, list, st, part, out);

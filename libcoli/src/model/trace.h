@@ -37,4 +37,16 @@ coli_status coli__traces_read(const char *what, const json_t *list, const coli__
                               const coli__trace_part *part, coli__traces *out);
 void coli__traces_finish(coli__traces *t);
 
+/* The files that `path` stands for; finish both buffers, also after a failure. */
+coli_status coli__traces_paths(const char *path, coli__buf *tensors, coli__buf *json);
+
+/* What is read of a file at most. */
+enum {
+    COLI__TRACE_MAX = 4096, // prompts
+    COLI__TRACE_MAX_ROW = 1 << 20,
+    COLI__TRACE_MAX_LAYER = 512,
+    COLI__TRACE_MAX_EXPERT = 4096, // of a layer
+    COLI__TRACE_MAX_ID = 64        // of a row
+};
+
 #endif

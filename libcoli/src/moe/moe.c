@@ -19,6 +19,18 @@
  * item joins: the outcome of a group is the same for whoever asks.  The failed runs then go
  * through `inner`, and `outer` is done once more.
  *
+ * A shared expert that a device holds is a group of its own, which goes first; its run then has no rows
+ * here.  When that group fails, it is the processor's for good.
+ *
+ * A store (store.h).  The runs are computed in waves: first the experts that are in memory, while others
+ * are read; then whatever has arrived, as slots become free.  A wave is `inner` and the products of
+ * `outer` into a buffer of the layer's results; the join then takes a pair's row from there, as it takes
+ * one of a device.  The last wave needs no buffer: it is what the join is done with.
+ *
+ *     in memory  e3 e7          wave 1: e3 e7     meanwhile e1 e9 are read into the slots that are free
+ *     not        e1 e9 e4       wave 2: e1 e9     meanwhile e4, into e3's slot
+ *                               the last: e4, and the join
+ *
  * Why the join is in `outer`: a column of the output needs only that column of every expert, so the
  * worker that computed it adds in rank order without waiting for anyone.
  *
@@ -41,17 +53,23 @@ enum {
 
 /* A run of rows that use one expert in this chunk. */
 typedef struct run {
-    uint32_t expert;   // n_expert: the shared one
-    uint32_t first, n; // its pairs
+    uint32_t expert;      // n_expert: the shared one
+    uint32_t first, n;    // its pairs
+    const uint8_t *block; // of an expert in the store; NULL: mapped
 } run;
 
 /* Where a result comes from. */
 typedef struct source {
-    int32_t device; // index; HOST: the tile
+    int32_t device; // index; HOST: the tile; BUFFER: `computed`
     uint32_t row;   // of the device's result
 } source;
 
-enum { HOST = -1 };
+enum { HOST = -1, BUFFER = -2 };
+
+enum {
+    SHARED = COLI__MAX_DEVICE,
+    N_RESULT
+}; // results of the devices' groups, and the shared expert's
 
 struct coli__moe {
     /* immutable after create */
@@ -60,6 +78,7 @@ struct coli__moe {
     coli__tier *tier;
     coli__devices *devices; // the tier's
     uint32_t n_device;
+    coli__store *store; // NULL: all experts are mapped
 
     /* per row, written by coli__moe_route */
     coli__acts x;          // (max_tok, d_model)
@@ -79,13 +98,18 @@ struct coli__moe {
     coli__acts inner_shared; // (max_tok, d_ff_shared)
 
     /* per chunk, with devices */
-    coli__group **groups; // (n_device)
-    bool *in_use;         // (n_device) its group has work, and has not failed
-    run *held;            // (n_expert) runs of experts on devices
+    coli__group **groups;        // (n_device)
+    coli__group **shared_groups; // (n_device) NULL: it holds no shared expert
+    int32_t shared_device;       // that has this layer's; HOST: none
+    uint32_t *all_rows;          // (max_tok) 0, 1, 2, ...
+    bool *in_use;                // (n_device) its group has work, and has not failed
+    run *held;                   // (n_expert) runs of experts on devices
     uint32_t n_held;
-    source *pair_source; // (max_tok * n_used)
     source *join_source; // (max_tok) of a row's joined sum; HOST: joined here
     uint32_t *terms;     // (n_used)
+
+    source *pair_source; // (max_tok * n_used) with devices or a store
+    float *computed;     // (max_tok * n_used, d_model) by pair; with a store
 
     /* per worker */
     float *tile; // (n_worker, max_tok * (n_used + 1), TILE)
@@ -106,6 +130,23 @@ static uint32_t forms_of_layers(const coli__moe_layer *layers, uint32_t n_layer,
     return x;
 }
 
+/* Groups of every row and one expert, on the devices that hold a shared one. */
+static coli_status create_shared_groups(coli__moe *m, coli__group_limits limits)
+{
+    limits.max_expert = limits.n_used = 1;
+    limits.max_pair = m->max_tok;
+    limits.keeps = true;
+    m->shared_groups = coli__calloc(m->n_device, sizeof *m->shared_groups);
+    m->all_rows = coli__calloc(m->max_tok, sizeof *m->all_rows);
+    if (!m->shared_groups || !m->all_rows) return COLI_E_NOMEM;
+    for (uint32_t t = 0; t < m->max_tok; t++) m->all_rows[t] = t;
+    for (uint32_t i = 0; i < m->n_device; i++)
+        if (coli__devices_has_dense_expert(m->devices, i))
+            COLI_TRY(
+                coli__group_create(coli__devices_at(m->devices, i), &limits, &m->shared_groups[i]));
+    return COLI_OK;
+}
+
 static coli_status create_groups(coli__moe *m)
 {
     const size_t n_pair = (size_t)m->max_tok * m->n_used;
@@ -113,10 +154,8 @@ static coli_status create_groups(coli__moe *m)
     m->in_use = coli__calloc(m->n_device, sizeof *m->in_use);
     m->terms = coli__calloc(m->n_used, sizeof *m->terms);
     m->held = coli__calloc(m->n_expert, sizeof *m->held);
-    m->pair_source = coli__calloc(n_pair, sizeof *m->pair_source);
     m->join_source = coli__calloc(m->max_tok, sizeof *m->join_source);
-    if (!m->groups || !m->in_use || !m->terms || !m->held || !m->pair_source || !m->join_source)
-        return COLI_E_NOMEM;
+    if (!m->groups || !m->in_use || !m->terms || !m->held || !m->join_source) return COLI_E_NOMEM;
     const coli__group_limits limits = {.max_x = m->max_tok,
                                        .max_expert = m->n_expert,
                                        .max_pair = (uint32_t)n_pair,
@@ -125,12 +164,13 @@ static coli_status create_groups(coli__moe *m)
                                        .max_row_bytes = ((size_t)m->d_model + 63) & ~(size_t)63};
     for (uint32_t i = 0; i < m->n_device; i++)
         COLI_TRY(coli__group_create(coli__devices_at(m->devices, i), &limits, &m->groups[i]));
-    return COLI_OK;
+    return create_shared_groups(m, limits);
 }
 
 coli_status coli__moe_create(const coli__moe_layer *layers, uint32_t n_layer,
                              uint32_t n_expert_used, uint32_t max_tok, uint32_t n_worker,
-                             const coli__kernels *kernels, coli__tier *tier, coli__moe **out)
+                             const coli__kernels *kernels, coli__tier *tier, coli__store *store,
+                             coli__moe **out)
 {
     *out = NULL;
     coli__moe *m = coli__alloc64(sizeof *m);
@@ -146,6 +186,8 @@ coli_status coli__moe_create(const coli__moe_layer *layers, uint32_t n_layer,
     m->tier = tier;
     m->devices = coli__tier_devices(tier);
     m->n_device = coli__devices_n(m->devices);
+    m->shared_device = HOST;
+    m->store = store;
 
     uint32_t inner, shared;
     const uint32_t x = forms_of_layers(layers, n_layer, &inner, &shared);
@@ -166,6 +208,14 @@ coli_status coli__moe_create(const coli__moe_layer *layers, uint32_t n_layer,
     if (!m->logits || !m->ids || !m->w || !m->shared_w || !m->n_of || !m->runs || !m->pair_row ||
         !m->pair_of || !m->tile)
         status = COLI_E_NOMEM;
+    if (m->n_device > 0 || store) {
+        m->pair_source = coli__calloc(n_pair, sizeof *m->pair_source);
+        if (!m->pair_source) status = COLI_E_NOMEM;
+    }
+    if (store) {
+        m->computed = coli__alloc64_raw(n_pair * m->d_model * sizeof(float));
+        if (!m->computed) status = COLI_E_NOMEM;
+    }
     atomic_init(&m->first_bad, UINT32_MAX);
     if (status == COLI_OK && m->n_device > 0) status = create_groups(m);
     if (status != COLI_OK) {
@@ -174,6 +224,24 @@ coli_status coli__moe_create(const coli__moe_layer *layers, uint32_t n_layer,
     }
     *out = m;
     return COLI_OK;
+}
+
+uint64_t coli__moe_bytes(const coli__moe_layer *layers, uint32_t n_layer, uint32_t n_expert_used,
+                         uint32_t max_tok, uint32_t n_worker)
+{
+    const coli__moe *m = NULL; // for the sizes of its numbers
+    const coli__ct_experts *e = layers[0].experts;
+    uint32_t inner, shared;
+    const uint32_t x = forms_of_layers(layers, n_layer, &inner, &shared);
+    const uint64_t n_pair = (uint64_t)max_tok * n_expert_used;
+    const uint64_t per_row = e->n_expert * sizeof *m->logits + sizeof *m->shared_w;
+    const uint64_t per_pair =
+        sizeof *m->ids + sizeof *m->w + sizeof *m->pair_row + sizeof *m->pair_of;
+    return coli__acts_bytes(max_tok, e->d_model, x) +
+           coli__acts_bytes((uint32_t)n_pair, e->d_ff, inner) +
+           coli__acts_bytes(max_tok, layers[0].shared_gate.n_out, shared) + max_tok * per_row +
+           n_pair * per_pair + ((uint64_t)e->n_expert + 1) * (sizeof *m->n_of + sizeof *m->runs) +
+           n_worker * (n_pair + max_tok) * TILE * sizeof *m->tile;
 }
 
 void coli__moe_destroy(coli__moe *m)
@@ -192,11 +260,16 @@ void coli__moe_destroy(coli__moe *m)
     coli__free(m->pair_of);
     coli__free_aligned(m->tile);
     for (uint32_t i = 0; m->groups && i < m->n_device; i++) coli__group_destroy(m->groups[i]);
+    for (uint32_t i = 0; m->shared_groups && i < m->n_device; i++)
+        coli__group_destroy(m->shared_groups[i]);
     coli__free(m->groups);
+    coli__free(m->shared_groups);
+    coli__free(m->all_rows);
     coli__free(m->in_use);
     coli__free(m->terms);
     coli__free(m->held);
     coli__free(m->pair_source);
+    coli__free_aligned(m->computed);
     coli__free(m->join_source);
     coli__free_aligned(m);
 }
@@ -214,6 +287,25 @@ const int32_t *coli__moe_ids(const coli__moe *m, uint32_t t)
 const float *coli__moe_weights(const coli__moe *m, uint32_t t)
 {
     return m->w + (size_t)t * m->n_used;
+}
+
+void coli__moe_rank(const coli__moe *m, uint32_t t, uint32_t n, int32_t *ids, float *mass)
+{
+    const float *logits = m->logits + (size_t)t * m->n_expert;
+    coli__route_softmax_topk(m->k, logits, m->n_expert, n, ids, mass);
+    const float most = logits[ids[0]];
+    float sum = 0;
+    for (uint32_t e = 0; e < m->n_expert; e++) sum += coli_exp(logits[e] - most);
+    for (uint32_t i = 0; i < n; i++) mass[i] = coli_exp(logits[ids[i]] - most) * coli_recip(sum);
+}
+
+void coli__moe_levels(const coli__moe *m, uint32_t t, uint8_t *levels)
+{
+    for (uint32_t rank = 0; rank < m->n_used; rank++) {
+        const uint32_t pair = m->pair_of[(size_t)t * m->n_used + rank];
+        const bool on_device = m->n_held > 0 && m->pair_source[pair].device != HOST;
+        levels[rank] = on_device ? COLI_LEVEL_VRAM : COLI_LEVEL_RAM;
+    }
 }
 
 void coli__moe_reject(coli__moe *m, uint32_t t)
@@ -264,7 +356,7 @@ static void bucket(coli__moe *m, uint32_t n_tok)
     m->n_run = 0;
     uint32_t first = 0;
     for (uint32_t e = 0; e < m->n_expert; e++) {
-        if (m->n_of[e]) m->runs[m->n_run++] = (run){e, first, m->n_of[e]};
+        if (m->n_of[e]) m->runs[m->n_run++] = (run){e, first, m->n_of[e], NULL};
         const uint32_t n = m->n_of[e];
         m->n_of[e] = first; // from here on: where its next pair goes
         first += n;
@@ -273,8 +365,9 @@ static void bucket(coli__moe *m, uint32_t n_tok)
         const uint32_t at = m->n_of[m->ids[p]]++;
         m->pair_row[at] = p / m->n_used;
         m->pair_of[p] = at;
+        if (m->pair_source) m->pair_source[at].device = HOST;
     }
-    m->runs[m->n_run++] = (run){m->n_expert, 0, n_tok};
+    m->runs[m->n_run++] = (run){m->n_expert, 0, n_tok, NULL};
 }
 
 /* -- devices ----------------------------------------------------------------------------------- */
@@ -284,7 +377,6 @@ static void hold(coli__moe *m, const coli__moe_layer *layer, uint32_t n_tok)
 {
     const uint32_t group = layer->experts->gate.fmt.group;
     for (uint32_t i = 0; i < m->n_device; i++) m->in_use[i] = false;
-    for (uint32_t p = 0; p < m->n_pair; p++) m->pair_source[p].device = HOST;
     uint32_t n_run = 0, n_row[COLI__MAX_DEVICE] = {0};
     m->n_held = 0;
     for (uint32_t i = 0; i < m->n_run; i++) {
@@ -341,18 +433,41 @@ static void join_on_devices(coli__moe *m, uint32_t n_tok)
             m->join_source[t].row += n_pair[m->join_source[t].device];
 }
 
+/* Hand the shared expert to the device that holds it. */
+static void hold_shared(coli__moe *m, const coli__moe_layer *layer, uint32_t n_tok)
+{
+    coli__slot place;
+    m->shared_device = HOST;
+    if (!coli__devices_dense_expert(m->devices, &layer->shared_gate, &place)) return;
+    coli__group *group = m->shared_groups[place.device];
+    coli__group_begin(group, layer->shared_gate.fmt.group == 32 ? &m->x.q32 : &m->x.q64, n_tok);
+    coli__group_add(group, place.tensor, n_tok, m->all_rows);
+    m->shared_device = (int32_t)place.device;
+    m->runs[m->n_run - 1].n = 0;
+}
+
 static void start_groups(coli__moe *m, const coli__moe_layer *layer, uint32_t n_tok)
 {
     m->n_held = 0;
     if (m->n_device == 0) return;
     hold(m, layer, n_tok);
-    if (m->n_held == 0) return;
-    join_on_devices(m, n_tok);
-    for (uint32_t i = 0; i < m->n_device; i++)
-        if (m->in_use[i]) coli__group_start(m->groups[i]);
+    hold_shared(m, layer, n_tok);
+    if (m->n_held > 0) join_on_devices(m, n_tok);
+    for (uint32_t i = 0; i < m->n_device; i++) {
+        coli__group *routed = m->in_use[i] ? m->groups[i] : NULL;
+        if ((int32_t)i == m->shared_device)
+            coli__group_start(m->shared_groups[i], routed);
+        else if (routed)
+            coli__group_start(routed, NULL);
+    }
 }
 
-/* Wait for the groups: false when one of them failed. */
+static bool has_groups(const coli__moe *m)
+{
+    return m->n_held > 0 || m->shared_device != HOST;
+}
+
+/* Wait for the groups: false when one of them failed.  results (N_RESULT) */
 static bool wait_for_groups(const coli__moe *m, const coli_bk_result **results)
 {
     bool good = true;
@@ -360,13 +475,18 @@ static bool wait_for_groups(const coli__moe *m, const coli_bk_result **results)
         results[i] = m->in_use[i] ? coli__group_wait(m->groups[i]) : NULL;
         good &= results[i] || !m->in_use[i];
     }
-    return good;
+    results[SHARED] = NULL;
+    if (m->shared_device == HOST) return good;
+    results[SHARED] = coli__group_wait(m->shared_groups[m->shared_device]);
+    return good && results[SHARED];
 }
 
 /* Rows that a device found to leave their range. */
 static void reject_flagged(coli__moe *m, const coli_bk_result **results, uint32_t n_tok)
 {
     for (uint32_t t = 0; t < n_tok; t++) {
+        if (results[SHARED] && results[SHARED]->flag[t]) coli__moe_reject(m, t);
+        if (m->n_held == 0) continue;
         const source *joined = &m->join_source[t];
         if (joined->device != HOST) {
             if (results[joined->device]->flag[joined->row]) coli__moe_reject(m, t);
@@ -374,7 +494,7 @@ static void reject_flagged(coli__moe *m, const coli_bk_result **results, uint32_
         }
         for (uint32_t rank = 0; rank < m->n_used; rank++) {
             const source *s = &m->pair_source[m->pair_of[(size_t)t * m->n_used + rank]];
-            if (s->device != HOST && results[s->device]->flag[s->row]) coli__moe_reject(m, t);
+            if (s->device >= 0 && results[s->device]->flag[s->row]) coli__moe_reject(m, t);
         }
     }
 }
@@ -406,6 +526,21 @@ static uint32_t take_back(coli__moe *m, const coli_bk_result **results, uint32_t
     return n_run;
 }
 
+/* Blocks of the shared expert's inner width, where it is computed here. */
+static uint32_t n_block_shared(const coli__moe *m)
+{
+    return m->shared_device == HOST ? (m->d_ff_shared + INNER - 1) / INNER : 0;
+}
+
+/* The shared expert, whose group failed: the processor's from now on. */
+static void take_back_shared(coli__moe *m, const coli__moe_layer *layer, uint32_t n_tok)
+{
+    coli__devices_switch_off(m->devices, &layer->shared_gate);
+    coli__devices_count_products_again(m->devices, 3);
+    m->shared_device = HOST;
+    m->runs[m->n_run - 1].n = n_tok;
+}
+
 /* -- inner and outer --------------------------------------------------------------------------- */
 
 typedef struct job {
@@ -413,15 +548,21 @@ typedef struct job {
     coli__pool *pool;
     const coli__moe_layer *layer;
     uint32_t n_tok, n_block, n_block_shared;
-    uint32_t first_run; // of `inner`
+    uint32_t first_run, n_part; // of `inner` and `outer_part`
+    uint32_t first_left;        // of `outer`: the runs before it are in `computed`
     float *h;
+    bool timed;
+    double host_ns; // see coli__work
 } job;
 
-static void expert_of(const job *j, uint32_t expert, coli__mat *gate, coli__mat *up,
-                      coli__mat *down)
+static void expert_of(const job *j, const run *r, coli__mat *gate, coli__mat *up, coli__mat *down)
 {
-    if (expert < j->m->n_expert) {
-        coli__ct_expert(j->layer->experts, expert, gate, up, down);
+    if (r->block) {
+        coli__ct_expert_at(j->layer->experts, r->expert, r->block, gate, up, down);
+        return;
+    }
+    if (r->expert < j->m->n_expert) {
+        coli__ct_expert(j->layer->experts, r->expert, gate, up, down);
         return;
     }
     *gate = j->layer->shared_gate;
@@ -444,7 +585,7 @@ static void inner_item(void *ctx, uint32_t item, uint32_t worker)
     coli__acts *inner = shared ? &m->inner_shared : &m->inner;
 
     coli__mat gate, up, down;
-    expert_of(j, r.expert, &gate, &up, &down);
+    expert_of(j, &r, &gate, &up, &down);
     float g[ROWS * INNER], u[ROWS * INNER];
     for (uint32_t row = 0; row < r.n; row += ROWS) {
         const uint32_t n_row = r.n - row < ROWS ? r.n - row : ROWS;
@@ -475,11 +616,44 @@ static void inner_item(void *ctx, uint32_t item, uint32_t worker)
     }
 }
 
-static coli__mat down_of(const job *j, uint32_t i) // run i's; zero beyond the last
+static coli__mat down_of(const job *j, uint32_t i, uint32_t end) // run i's; zero from `end` on
 {
     coli__mat gate, up, down = {0};
-    if (i < j->m->n_run) expert_of(j, j->m->runs[i].expert, &gate, &up, &down);
+    if (i < end) expert_of(j, &j->m->runs[i], &gate, &up, &down);
     return down;
+}
+
+/* Columns [first, first+n) of the products of run i, whose matrix is *down; y has its pairs' rows.
+ * *down becomes that of the next run. */
+static void multiply_down(const job *j, uint32_t i, uint32_t end, uint32_t first, uint32_t n,
+                          coli__mat *down, float *y, size_t ldy)
+{
+    const coli__moe *m = j->m;
+    const run r = m->runs[i];
+    const coli__mat next = down_of(j, i + 1, end);
+    // pairs of one expert follow each other, so its rows are a run of `inner`
+    coli__acts rows = r.expert == m->n_expert ? m->inner_shared : m->inner;
+    coli__matmul_args args = {.w = down,
+                              .n_row = r.n,
+                              .panel_begin = first / COLI_PANEL,
+                              .panel_end = (first + n + COLI_PANEL - 1) / COLI_PANEL,
+                              .next = coli__mat_panel(&next, first / COLI_PANEL),
+                              .y = y,
+                              .ldy = ldy};
+    coli__acts_skip(&rows, r.first);
+    coli__acts_bind(&rows, &args);
+    m->k->matmul(&args);
+    *down = next;
+}
+
+/* Where the number of pair p in column `first` is, and those behind it. */
+static const float *computed_of(const coli__moe *m, uint32_t p, uint32_t first, const float *tile,
+                                const coli_bk_result *const *results)
+{
+    const source *s = m->pair_source ? &m->pair_source[p] : NULL;
+    if (!s || s->device == HOST) return tile + (size_t)p * TILE;
+    if (s->device == BUFFER) return m->computed + (size_t)p * m->d_model + first;
+    return results[s->device]->y + s->row * results[s->device]->ld + first;
 }
 
 /* Sum columns [first, first+n) of row t's experts in rank order.  results: NULL without devices. */
@@ -494,12 +668,7 @@ static void join_row(const coli__moe *m, uint32_t t, uint32_t first, uint32_t n,
     }
     for (uint32_t rank = 0; rank < m->n_used; rank++) {
         const size_t p = (size_t)t * m->n_used + rank;
-        const float *y = tile + (size_t)m->pair_of[p] * TILE;
-        if (results && m->pair_source[m->pair_of[p]].device != HOST) {
-            const source *s = &m->pair_source[m->pair_of[p]];
-            y = results[s->device]->y + s->row * results[s->device]->ld + first;
-        }
-        m->k->axpy(sum, m->w[p], y, n);
+        m->k->axpy(sum, m->w[p], computed_of(m, m->pair_of[p], first, tile, results), n);
     }
 }
 
@@ -512,28 +681,15 @@ static void outer_item(void *ctx, uint32_t item, uint32_t worker)
     float *tile = m->tile + (size_t)worker * m->max_tok * (m->n_used + 1) * TILE;
     float *tile_shared = tile + (size_t)m->n_pair * TILE;
 
-    coli__mat down = down_of(j, 0);
-    for (uint32_t i = 0; i < m->n_run; i++) {
-        const run r = m->runs[i];
-        const bool shared = r.expert == m->n_expert; // the last run
+    coli__mat down = down_of(j, j->first_left, m->n_run);
+    for (uint32_t i = j->first_left; i < m->n_run; i++) {
+        const bool shared = m->runs[i].expert == m->n_expert; // the last run
         coli__pool_phase(j->pool, worker, shared ? COLI_PHASE_SHARED : COLI_PHASE_EXPERTS);
-        const coli__mat next = down_of(j, i + 1);
-        // pairs of one expert follow each other, so its rows are a run of `inner`
-        coli__acts rows = shared ? m->inner_shared : m->inner;
-        coli__matmul_args args = {.w = &down,
-                                  .n_row = r.n,
-                                  .panel_begin = first / COLI_PANEL,
-                                  .panel_end = (first + n + COLI_PANEL - 1) / COLI_PANEL,
-                                  .next = coli__mat_panel(&next, first / COLI_PANEL),
-                                  .y = shared ? tile_shared : tile + (size_t)r.first * TILE,
-                                  .ldy = TILE};
-        coli__acts_skip(&rows, r.first);
-        coli__acts_bind(&rows, &args);
-        m->k->matmul(&args);
-        down = next;
+        multiply_down(j, i, m->n_run, first, n, &down,
+                      shared ? tile_shared : tile + (size_t)m->runs[i].first * TILE, TILE);
     }
-    const coli_bk_result *results[COLI__MAX_DEVICE];
-    if (m->n_held > 0) {
+    const coli_bk_result *results[N_RESULT] = {NULL};
+    if (has_groups(m)) {
         coli__pool_phase(j->pool, worker, COLI_PHASE_WAITING);
         if (!wait_for_groups(m, results)) return;
     }
@@ -541,9 +697,25 @@ static void outer_item(void *ctx, uint32_t item, uint32_t worker)
     for (uint32_t t = 0; t < j->n_tok; t++) {
         float sum[TILE] = {0};
         join_row(m, t, first, n, tile, m->n_held > 0 ? results : NULL, sum);
-        m->k->axpy(sum, m->shared_w[t], tile_shared + (size_t)t * TILE, n);
+        const float *shared = results[SHARED] ? results[SHARED]->y + t * results[SHARED]->ld + first
+                                              : tile_shared + (size_t)t * TILE;
+        m->k->axpy(sum, m->shared_w[t], shared, n);
         m->k->axpy(j->h + (size_t)t * m->d_model + first, 1.0f, sum, n);
     }
+}
+
+/* The products of some runs alone, for a join that comes later. */
+static void outer_part_item(void *ctx, uint32_t item, uint32_t worker)
+{
+    const job *j = ctx;
+    const coli__moe *m = j->m;
+    const uint32_t first = item * TILE, end = j->first_run + j->n_part;
+    const uint32_t n = m->d_model - first < TILE ? m->d_model - first : TILE;
+    coli__pool_phase(j->pool, worker, COLI_PHASE_EXPERTS);
+    coli__mat down = down_of(j, j->first_run, end);
+    for (uint32_t i = j->first_run; i < end; i++)
+        multiply_down(j, i, end, first, n, &down,
+                      m->computed + (size_t)m->runs[i].first * m->d_model + first, m->d_model);
 }
 
 static void run_inner(job *j, uint32_t first_run, uint32_t n_run, uint32_t n_block_shared)
@@ -558,17 +730,181 @@ static void run_outer(job *j)
     coli__pool_run(j->pool, (j->m->d_model + TILE - 1) / TILE, outer_item, j);
 }
 
-/* What is left to do when `outer` has seen the groups: note flagged rows, or do failed runs here. */
-static void finish_groups(job *j)
+static void run_outer_part(job *j, uint32_t first_run, uint32_t n_run)
 {
     coli__moe *m = j->m;
-    const coli_bk_result *results[COLI__MAX_DEVICE];
+    j->first_run = first_run;
+    j->n_part = n_run;
+    coli__pool_run(j->pool, (m->d_model + TILE - 1) / TILE, outer_part_item, j);
+    for (uint32_t i = first_run; i < first_run + n_run; i++)
+        for (uint32_t p = m->runs[i].first; p < m->runs[i].first + m->runs[i].n; p++)
+            m->pair_source[p].device = BUFFER;
+}
+
+/* -- waves ------------------------------------------------------------------------------------- */
+
+/* The runs [done, end) of one call of run_waves, in an order that changes as experts arrive:
+ *
+ *     | computed | here, held | asked for, held | neither |
+ *                done         here              asked     end        */
+typedef struct waves {
+    job *j;
+    coli__store *store;
+    uint32_t done, here, asked, end;
+} waves;
+
+static void swap_runs(coli__moe *m, uint32_t a, uint32_t b)
+{
+    const run r = m->runs[a];
+    m->runs[a] = m->runs[b];
+    m->runs[b] = r;
+}
+
+/* Hold what is here or coming, and put it first. */
+static void hold_what_is_there(waves *w)
+{
+    coli__moe *m = w->j->m;
+    for (uint32_t i = w->done; i < w->end; i++) {
+        const coli__store_state state =
+            coli__store_hold(w->store, w->j->layer->experts, m->runs[i].expert);
+        if (state == COLI__STORE_ABSENT) continue;
+        swap_runs(m, i, w->asked);
+        if (state == COLI__STORE_HERE) swap_runs(m, w->asked, w->here++);
+        w->asked++;
+    }
+    coli__store_forget_guesses(w->store);
+}
+
+/* Ask for what there are slots for, and see what has come. */
+static coli_status receive(waves *w, bool wait)
+{
+    coli__moe *m = w->j->m;
+    const coli__ct_experts *x = w->j->layer->experts;
+    while (w->asked < w->end && coli__store_ask(w->store, x, m->runs[w->asked].expert)) w->asked++;
+    if (wait) coli__pool_phase(w->j->pool, 0, COLI_PHASE_WAITING);
+    const coli_status status = coli__store_collect(w->store, wait);
+    if (wait) coli__pool_phase(w->j->pool, 0, COLI_PHASE_OTHER);
+    if (status != COLI_OK) return status;
+    for (uint32_t i = w->here; i < w->asked; i++)
+        if (coli__store_block(w->store, x, m->runs[i].expert)) swap_runs(m, i, w->here++);
+    for (uint32_t i = w->done; i < w->here; i++)
+        m->runs[i].block = coli__store_block(w->store, x, m->runs[i].expert);
+    return COLI_OK;
+}
+
+static void release_runs(waves *w, uint32_t first, uint32_t end)
+{
+    for (uint32_t i = first; i < end; i++)
+        coli__store_release(w->store, w->j->layer->experts, w->j->m->runs[i].expert);
+}
+
+/* While others wait for a slot, a wave is a quarter of the slots, so that the slots of one are filled
+ * while the next is computed. */
+static uint32_t wave_size(const waves *w)
+{
+    const uint32_t n = w->here - w->done, share = coli__store_n_slot(w->store) / 4;
+    if (w->asked == w->end || n <= share) return n;
+    return share ? share : 1;
+}
+
+/* Runs [first, first+n) through `inner` and, but for the last wave where no group has to be waited for
+ * before the join, through `outer_part`.  The shared expert's `inner` goes with the first wave, or
+ * fills the time until something has arrived.  What the last wave uses stays held. */
+static coli_status compute_waves(waves *w, uint32_t n_block_shared)
+{
+    const bool keep_last = w->j->m->n_held == 0;
+    COLI_TRY(receive(w, false));
+    for (;;) {
+        const uint32_t n = wave_size(w);
+        const bool is_last = w->done + n == w->end;
+        if (n > 0 || n_block_shared > 0) run_inner(w->j, w->done, n, n_block_shared);
+        n_block_shared = 0;
+        if (is_last && keep_last) return COLI_OK;
+        if (n > 0) run_outer_part(w->j, w->done, n);
+        release_runs(w, w->done, w->done + n);
+        w->done += n;
+        if (is_last) return COLI_OK;
+        COLI_TRY(receive(w, w->here == w->done));
+    }
+}
+
+static coli_status run_waves(job *j, uint32_t first, uint32_t n, uint32_t n_block_shared)
+{
+    waves w = {j, j->m->store, first, first, first, first + n};
+    hold_what_is_there(&w);
+    const coli_status status = compute_waves(&w, n_block_shared);
+    if (status != COLI_OK) release_runs(&w, w.done, w.asked);
+    j->first_left = w.done;
+    return status;
+}
+
+/* Everything that the processor computes but the join. */
+static coli_status compute(job *j, uint32_t first, uint32_t n, uint32_t n_block_shared)
+{
+    if (j->m->store) return run_waves(j, first, n, n_block_shared);
+    run_inner(j, first, n, n_block_shared);
+    return COLI_OK;
+}
+
+/* What is left to do when `outer` has seen the groups: note flagged rows, or do failed runs here. */
+static coli_status finish_groups(job *j)
+{
+    coli__moe *m = j->m;
+    const coli_bk_result *results[N_RESULT];
     if (!wait_for_groups(m, results)) {
+        const bool shared_failed = m->shared_device != HOST && !results[SHARED];
+        if (shared_failed) take_back_shared(m, j->layer, j->n_tok);
+        const uint32_t n_shared = shared_failed ? n_block_shared(m) : 0;
         const uint32_t n_run = take_back(m, results, j->n_tok);
-        run_inner(j, m->n_run - 1 - n_run, n_run, 0);
+        if (n_run > 0)
+            COLI_TRY(compute(j, m->n_run - 1 - n_run, n_run, n_shared));
+        else
+            run_inner(j, 0, 0, n_shared); // and the last wave stays as it is
         run_outer(j);
     }
-    if (m->n_held > 0) reject_flagged(m, results, j->n_tok);
+    reject_flagged(m, results, j->n_tok);
+    return COLI_OK;
+}
+
+static double matrix_bytes(const coli__mat *w)
+{
+    uint64_t n_bytes;
+    return coli__mat_bytes(w->fmt, w->n_out, w->n_in, &n_bytes, NULL) ? (double)n_bytes : 0;
+}
+
+/* What a routed expert of one row took on the processor, by what `compute` took, which waits for no
+ * device; 0: none was there.  `inner` is two of its three matrices, waves go through all; the shared
+ * expert counts by its size. */
+static double host_ns(const coli__moe *m, const coli__moe_layer *layer, uint64_t compute_ns)
+{
+    const double routed = matrix_bytes(&layer->experts->gate);
+    const uint32_t n = m->n_run - 1;
+    if (n == 0 || routed == 0) return 0;
+    return (m->store ? 1 : 1.5) * (double)compute_ns /
+           (n + matrix_bytes(&layer->shared_gate) / routed);
+}
+
+static coli_status compute_and_join(job *j)
+{
+    coli__moe *m = j->m;
+    const uint64_t begin_ns = j->timed && j->n_tok == 1 ? coli__clock_ns() : 0;
+    COLI_TRY(compute(j, 0, m->n_run - 1, n_block_shared(m)));
+    if (begin_ns) j->host_ns = host_ns(m, j->layer, coli__clock_ns() - begin_ns);
+    run_outer(j);
+    return has_groups(m) ? finish_groups(j) : COLI_OK;
+}
+
+/* What the join used may go. */
+static void release_last_wave(job *j)
+{
+    waves w = {.j = j, .store = j->m->store};
+    release_runs(&w, j->first_left, j->m->n_run - 1);
+}
+
+static void abandon_groups(const coli__moe *m)
+{
+    const coli_bk_result *results[N_RESULT];
+    if (has_groups(m)) wait_for_groups(m, results);
 }
 
 static void count_rows(const coli__moe *m)
@@ -581,6 +917,9 @@ static void count_rows(const coli__moe *m)
 coli_status coli__moe_run(coli__moe *m, const coli__moe_layer *layer, coli__pool *pool,
                           uint32_t n_tok, uint32_t pos, float *h)
 {
+    coli__work work = {.ids = m->ids, .n_row = n_tok, .n_used = m->n_used};
+    const bool timed = coli__tier_measures(m->tier);
+    if (timed) work.begin_ns = coli__clock_ns();
     bucket(m, n_tok);
     start_groups(m, layer, n_tok);
     job j = {.m = m,
@@ -588,14 +927,20 @@ coli_status coli__moe_run(coli__moe *m, const coli__moe_layer *layer, coli__pool
              .layer = layer,
              .n_tok = n_tok,
              .n_block = (m->d_ff + INNER - 1) / INNER,
-             .h = h};
-    run_inner(&j, 0, m->n_run - 1, (m->d_ff_shared + INNER - 1) / INNER);
-    run_outer(&j);
-    if (m->n_held > 0) finish_groups(&j);
-    count_rows(m);
-    coli__tier_used(m->tier, layer->experts, m->ids, m->n_pair);
-
+             .h = h,
+             .timed = timed};
+    const coli_status status = compute_and_join(&j);
+    if (m->store) release_last_wave(&j); // after a failure some of it is released already
     const unsigned bad = atomic_exchange(&m->first_bad, UINT32_MAX);
+    if (status != COLI_OK) {
+        abandon_groups(m);
+        return status;
+    }
+    count_rows(m);
+    if (timed) work.end_ns = coli__clock_ns();
+    work.host_ns = j.host_ns;
+    coli__tier_used(m->tier, layer->experts, &work);
+    coli__store_used(m->store, layer->experts, m->ids, m->n_pair);
     if (bad == UINT32_MAX) return COLI_OK;
     return coli__fail(COLI_E_NUMERIC,
                       "position %u: an activation is not finite or 2^40 or more in magnitude",

@@ -9,14 +9,15 @@
  * Experts that a device holds are computed there, the others meanwhile on the processor; the bytes
  * are the same.  A device that fails costs time, nothing else.
  *
- * Two synchronisations, whatever the number of rows, and two more when a device failed.  Nothing is
- * allocated after create. */
+ * Two synchronisations, whatever the number of rows, and two more when a device failed, or when some
+ * experts have to be read first (store.h).  Nothing is allocated after create. */
 #ifndef COLI_MOE_MOE_H
 #define COLI_MOE_MOE_H
 
 #include "../base/threads.h"
 #include "../math/acts.h"
 #include "../model/container.h"
+#include "store.h"
 #include "tier.h"
 
 /* The weights of one layer; borrowed from the container. */
@@ -29,12 +30,16 @@ typedef struct coli__moe_layer {
 
 typedef struct coli__moe coli__moe;
 
-/* Scratch for chunks of up to max_tok rows of any of these layers, which agree in all dimensions.
- * tier may be NULL. */
+/* Scratch for chunks of up to max_tok rows of any of these layers, which agree in all dimensions and
+ * are borrowed, in the order in which rows pass them.  tier and store may be NULL. */
 coli_status coli__moe_create(const coli__moe_layer *layers, uint32_t n_layer,
                              uint32_t n_expert_used, uint32_t max_tok, uint32_t n_worker,
-                             const coli__kernels *kernels, coli__tier *tier, coli__moe **out);
+                             const coli__kernels *kernels, coli__tier *tier, coli__store *store,
+                             coli__moe **out);
 void coli__moe_destroy(coli__moe *moe);
+/* Bytes that create takes for this, without what travels to devices. */
+uint64_t coli__moe_bytes(const coli__moe_layer *layers, uint32_t n_layer, uint32_t n_expert_used,
+                         uint32_t max_tok, uint32_t n_worker);
 
 /* Row t of the layer's input (d_model numbers), to be written before coli__moe_route(t). */
 float *coli__moe_input(coli__moe *moe, uint32_t t);
@@ -51,12 +56,18 @@ void coli__moe_reject(coli__moe *moe, uint32_t t);
  *   h    (n_tok, d_model) the residual stream, added to
  *   pos  position of row 0, for the message
  * E_NUMERIC naming the position when an activation left its range (the layer is the caller's to
- * name). */
+ * name); E_IO when an expert could not be read: h is then spoilt. */
 coli_status coli__moe_run(coli__moe *moe, const coli__moe_layer *layer, coli__pool *pool,
                           uint32_t n_tok, uint32_t pos, float *h);
 
 /* What coli__moe_route chose for row t: ids and weights, best first. */
 const int32_t *coli__moe_ids(const coli__moe *moe, uint32_t t);
 const float *coli__moe_weights(const coli__moe *moe, uint32_t t);
+
+/* For those who record, after coli__moe_run.  The n best experts of row t as the router sees them, ties
+ * to the lower id, and their shares of the softmax over all experts. */
+void coli__moe_rank(const coli__moe *moe, uint32_t t, uint32_t n, int32_t *ids, float *mass);
+/* Where each of row t's experts was computed (n_used): coli_level of coli.h. */
+void coli__moe_levels(const coli__moe *moe, uint32_t t, uint8_t *levels);
 
 #endif

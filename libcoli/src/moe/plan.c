@@ -63,20 +63,9 @@ static void sort_keys(coli__plan_key *keys, size_t n)
 
 /* ---- what a world says of an expert -------------------------------------------------------- */
 
-static uint32_t home_of(const coli__plan_world *w, uint32_t id)
-{
-    return w->home ? w->home[id] : 0;
-}
-
 static uint32_t heat_of(const coli__plan_world *w, uint32_t id)
 {
     return w->heat ? w->heat[id] : 0;
-}
-
-/* It may be swapped in, or out, when this is where it is. */
-static bool is_free(const coli__plan_world *w, uint32_t id, coli__place place)
-{
-    return w->place[id] == place && home_of(w, id) != COLI__NO_HOME && !(w->taken && w->taken[id]);
 }
 
 /* ---- the re-plan --------------------------------------------------------------------------- */
@@ -106,9 +95,9 @@ static void collect(const coli__plan_world *w, const coli__plan_ask *ask, uint32
     uint32_t n_in = 0, n_out = 0;
     for (uint32_t i = 0; i < n; i++) {
         const uint32_t id = first + i, count = ask->counts[i];
-        if (count > 0 && is_free(w, id, COLI__PLACE_KNOWN))
+        if (count > 0 && coli__plan_is_free(w, id, COLI__PLACE_KNOWN))
             keys[n_in++] = (coli__plan_key){newcomer_rank(count), id};
-        else if (is_free(w, id, COLI__PLACE_RESIDENT))
+        else if (coli__plan_is_free(w, id, COLI__PLACE_RESIDENT))
             keys[n - ++n_out] = (coli__plan_key){victim_rank(count, heat_of(w, id)), id};
     }
     sort_keys(keys, n_in);
@@ -126,9 +115,9 @@ static uint32_t pair(const coli__plan_world *w, const coli__plan_key *newcomers,
 {
     uint32_t finger[COLI__NO_HOME] = {0}, n = 0;
     for (uint32_t i = 0; i < n_newcomer && n < cap; i++) {
-        const uint32_t home = home_of(w, newcomers[i].id);
+        const uint32_t home = coli__plan_home(w, newcomers[i].id);
         uint32_t at = finger[home];
-        while (at < n_victim && home_of(w, victims[at].id) != home) at++;
+        while (at < n_victim && coli__plan_home(w, victims[at].id) != home) at++;
         const bool pays = at < n_victim && newcomer_count(newcomers[i]) > victim_count(victims[at]);
         if (pays) swaps[n++] = (coli__swap){newcomers[i].id, victims[at].id};
         finger[home] = pays ? at + 1 : at;
@@ -159,7 +148,7 @@ bool coli__plan_slow_swap(const coli__plan_world *w, uint32_t device, coli__swap
     const uint32_t n = w->n_layer * w->n_expert;
     uint32_t hot = n, cold = n; // n: none
     for (uint32_t id = 0; id < n; id++) {
-        if (home_of(w, id) != device) continue;
+        if (coli__plan_home(w, id) != device) continue;
         const uint32_t heat = heat_of(w, id);
         if (w->place[id] == COLI__PLACE_KNOWN && (hot == n || heat > heat_of(w, hot))) hot = id;
         if (w->place[id] == COLI__PLACE_RESIDENT && (cold == n || heat < heat_of(w, cold)))
@@ -192,7 +181,7 @@ uint32_t coli__plan_fill(const coli__plan_world *w, const uint32_t *ids, uint32_
 {
     uint32_t n = 0;
     for (uint32_t i = 0; i < n_ids; i++) {
-        const uint32_t id = ids[i], home = home_of(w, id);
+        const uint32_t id = ids[i], home = coli__plan_home(w, id);
         if (w->place[id] > COLI__PLACE_KNOWN || home >= n_device || room[home] == 0) continue;
         room[home]--;
         chosen[n++] = id;

@@ -32,6 +32,18 @@ typedef struct coli__plan_world {
     const uint8_t *taken; // (n_layer, n_expert) not 0: part of a swap not yet begun; NULL: none is
 } coli__plan_world;
 
+static inline uint32_t coli__plan_home(const coli__plan_world *w, uint32_t id)
+{
+    return w->home ? w->home[id] : 0;
+}
+
+/* It may be swapped in, or out, when this is where it is. */
+static inline bool coli__plan_is_free(const coli__plan_world *w, uint32_t id, coli__place place)
+{
+    return w->place[id] == place && coli__plan_home(w, id) != COLI__NO_HOME &&
+           !(w->taken && w->taken[id]);
+}
+
 /* `in` takes the slot of `out`, on the home of both. */
 typedef struct coli__swap {
     uint32_t in, out;

@@ -134,8 +134,17 @@ static void begin_layers(coli__replan *r, uint32_t first, uint32_t n)
     }
 }
 
-uint32_t coli__replan_plan(coli__replan *r, const coli__plan_world *w, int32_t layer,
-                           uint32_t *n_newcomer)
+/* Pair after pair the difference shrinks, so those that pay come first. */
+static uint32_t n_paying(const coli__replan *r, const coli__swap *swaps, uint32_t n, double least,
+                         uint64_t most)
+{
+    uint32_t i = 0;
+    while (i < n && i < most && r->counts[swaps[i].in] - r->counts[swaps[i].out] >= least) i++;
+    return i;
+}
+
+static uint32_t plan(coli__replan *r, const coli__plan_world *w, int32_t layer, double least,
+                     uint64_t most, uint32_t *n_newcomer)
 {
     if (n_newcomer) *n_newcomer = 0;
     if (layer >= 0 && (uint32_t)layer >= r->n_layer) return 0;
@@ -145,7 +154,8 @@ uint32_t coli__replan_plan(coli__replan *r, const coli__plan_world *w, int32_t l
     world.taken = r->taken;
     const coli__plan_ask ask = {layer, cap_left(r, layer), r->counts + (size_t)first * r->n_expert};
     coli__swap *swaps = r->pending + r->n_pending;
-    const uint32_t n = coli__plan_swaps(&world, &ask, r->keys, swaps, n_newcomer);
+    const uint32_t n =
+        n_paying(r, swaps, coli__plan_swaps(&world, &ask, r->keys, swaps, n_newcomer), least, most);
     for (uint32_t i = 0; i < n; i++) {
         r->taken[swaps[i].in] = r->taken[swaps[i].out] = 1;
         r->n_swap[swaps[i].in / r->n_expert]++;
@@ -153,4 +163,16 @@ uint32_t coli__replan_plan(coli__replan *r, const coli__plan_world *w, int32_t l
     r->n_pending += n;
     r->n_planned += n;
     return n;
+}
+
+uint32_t coli__replan_plan(coli__replan *r, const coli__plan_world *w, int32_t layer,
+                           uint32_t *n_newcomer)
+{
+    return plan(r, w, layer, 0, UINT64_MAX, n_newcomer);
+}
+
+uint32_t coli__replan_plan_paying(coli__replan *r, const coli__plan_world *w, uint32_t layer,
+                                  double least, uint64_t most)
+{
+    return plan(r, w, (int32_t)layer, least, most, NULL);
 }

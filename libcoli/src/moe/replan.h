@@ -48,6 +48,11 @@ void coli__replan_use(coli__replan *r, uint32_t layer, const int32_t *ids, size_
 uint32_t coli__replan_plan(coli__replan *r, const coli__plan_world *w, int32_t layer,
                            uint32_t *n_newcomer);
 
+/* The same for one layer, but only the first `most` swaps whose newcomer counts at least `least` more
+ * than its victim. */
+uint32_t coli__replan_plan_paying(coli__replan *r, const coli__plan_world *w, uint32_t layer,
+                                  double least, uint64_t most);
+
 /* Begin pending swaps, oldest first, until `limit` have begun or begin() says false, which leaves
  * that one the next.  A swap whose newcomer is no longer known or whose victim is no longer resident
  * is skipped for good and does not count against the limit.

@@ -209,7 +209,9 @@ static void run_layer(coli__replay *r, uint32_t layer, uint32_t first, uint32_t 
     for (uint32_t row = first; row < first + n_row; row++) {
         const int32_t *ids = coli__replay_ids(r, layer, row);
         coli__heat_use(&r->heat, layer, ids, r->t->n_id);
-        if (r->in_prompt) coli__replan_use(&r->replan, layer, ids, r->t->n_id);
+        if (!r->in_prompt) continue;
+        coli__replan_use(&r->replan, layer, ids, r->t->n_id);
+        coli__weigh_use(&r->weigh, layer, ids, 1, r->t->n_id);
     }
 }
 
@@ -353,6 +355,7 @@ static coli_status init(coli__replay *r, const coli__traces *all, uint32_t i,
         !r->stamp || !r->score || !r->n_missed || !r->last_group || !r->flight)
         return COLI_E_NOMEM;
     COLI_TRY(coli__replan_init(&r->replan, all->n_layer, all->n_expert, o->cap));
+    COLI_TRY(coli__weigh_init(&r->weigh, all->n_layer, all->n_expert));
     fake_model_init(
         &r->device,
         (fake_speed){.link_bytes_per_s = m->link_bytes_per_s ? m->link_bytes_per_s : UINT64_MAX,
@@ -372,6 +375,8 @@ static coli_status init(coli__replay *r, const coli__traces *all, uint32_t i,
 static void finish(coli__replay *r)
 {
     coli__replan_finish(&r->replan);
+    coli__weigh_finish(&r->weigh);
+    coli__online_destroy(r->online);
     coli__free(r->past);
     coli__free(r->place);
     coli__free(r->heat_count);

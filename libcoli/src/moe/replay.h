@@ -8,8 +8,11 @@
 
 #include "../../../backends/fake/fake_model.h"
 #include "../model/trace.h"
+#include "afford.h"
 #include "heat.h"
+#include "online.h"
 #include "replan.h"
+#include "weigh.h"
 
 /* The machine that is made up: a device (fake_model.h) and a processor beside it. */
 typedef struct coli__replay_machine {
@@ -66,14 +69,17 @@ typedef struct coli__replay {
     coli__heat heat; // live, as the tier keeps it
     uint32_t *heat_count;
     coli__replan replan;       // its counts are those of the prompt so far
+    coli__weigh weigh;         // of which these are made anew
     bool in_prompt, may_swap;  // whether a slow swap is due with this token
     double layer_ns, token_ns; // that the last layer of the prompt, the last token took
     uint32_t first_row, n_row; // that are computed now: of the prompt a chunk, else one
 
     /* the policy's own, all zero at first */
-    uint64_t *stamp; // (n_layer, n_expert)
-    double *score;   // (n_layer, n_expert)
-    void *own;       // from init, freed at the end
+    uint64_t *stamp;      // (n_layer, n_expert)
+    double *score;        // (n_layer, n_expert)
+    void *own;            // from init, freed at the end
+    coli__online *online; // the same
+    coli__pace pace;
 
     /* for sorting */
     coli__plan_key *keys; // (n_layer, n_expert)

@@ -9,17 +9,6 @@
 
 #include "../base/alloc.h"
 #include "replay.h"
-#include "replay_online.h"
-
-enum {
-    WHOLE = 64,          // one use, where counts have fractions
-    PRIOR_ROWS = 25,     // of a prompt, that heat is worth
-    ANSWER_TOKENS = 256, // that an answer is expected to have
-    STAY_TOKENS = 40     // for which a correction stays right
-};
-
-/* Uses per token by which a newcomer must beat its victim when nobody counts the cost. */
-static const double hysteresis = 0.03;
 
 static bool is_resident(const coli__replay *r, uint32_t layer, uint32_t expert)
 {
@@ -63,18 +52,11 @@ static uint32_t *counts_of(coli__replay *r, uint32_t layer)
     return r->replan.counts + (size_t)layer * r->n_expert;
 }
 
-/* The prompt so far, counted anew: what a policy makes of counts must not add up over the chunks.  A
- * use counts `first` in the first row, and rises to first + more in the last. */
-static void recount(coli__replay *r, uint32_t layer, uint32_t first, uint32_t more)
+/* The prompt so far, counted anew: what a policy makes of counts must not add up over the chunks. */
+static void recount(coli__replay *r, uint32_t layer, uint32_t how)
 {
-    uint32_t *counts = counts_of(r, layer);
-    memset(counts, 0, r->n_expert * sizeof *counts);
-    const uint32_t n_row = r->first_row + r->n_row;
-    for (uint32_t row = 0; row < n_row; row++) {
-        const uint32_t weight = first + (uint32_t)((uint64_t)row * more / n_row);
-        const int32_t *ids = coli__replay_ids(r, layer, row);
-        for (uint32_t k = 0; k < r->t->n_id; k++) counts[ids[k]] += weight;
-    }
+    const uint32_t *past = r->past + (size_t)layer * r->n_expert;
+    coli__weigh_counts(&r->weigh, layer, how, past, counts_of(r, layer));
 }
 
 /* Plan by the counts as they stand; an outsider below `least` is no newcomer. */
@@ -90,7 +72,7 @@ static void plan(coli__replay *r, uint32_t layer, uint32_t least)
 
 static void replan_prompt(coli__replay *r, uint32_t layer)
 {
-    if (r->opts.min_count > 1) recount(r, layer, 1, 0);
+    if (r->opts.min_count > 1) recount(r, layer, 0);
     plan(r, layer, r->opts.min_count);
 }
 
@@ -110,111 +92,124 @@ static void replan_token(coli__replay *r)
 
 /* ---- the re-plan, with other numbers -------------------------------------------------------- */
 
-/* Late rows count more: from 1 at the prompt's beginning to 4 at its end. */
 static void tail_prompt(coli__replay *r, uint32_t layer)
 {
-    recount(r, layer, WHOLE, 3 * WHOLE);
-    plan(r, layer, r->opts.min_count * WHOLE);
+    recount(r, layer, COLI__WEIGH_TAIL);
+    plan(r, layer, r->opts.min_count * COLI__WEIGH_ONE);
 }
 
-/* The past as so many rows more, a Dirichlet prior for the shares of this prompt. */
 static void prior_prompt(coli__replay *r, uint32_t layer)
 {
-    const uint32_t *past = r->past + (size_t)layer * r->n_expert;
-    uint64_t sum = 0;
-    for (uint32_t e = 0; e < r->n_expert; e++) sum += past[e];
-    recount(r, layer, WHOLE, 0);
-    const uint64_t prior = (uint64_t)PRIOR_ROWS * r->t->n_id * WHOLE;
-    for (uint32_t e = 0; e < r->n_expert && sum; e++)
-        counts_of(r, layer)[e] += (uint32_t)(past[e] * prior / sum);
-    plan(r, layer, r->opts.min_count * WHOLE);
+    recount(r, layer, COLI__WEIGH_PRIOR);
+    plan(r, layer, r->opts.min_count * COLI__WEIGH_ONE);
 }
 
-/* What the machine can afford.  An upload costs the time that somebody waits for it: the host, where
- * it does; else the next layer's activations, which come idle_ns later and find the copy engine busy.
- * A swap must save that within n_token tokens: so many uses per token must the newcomer have more than
- * its victim.  And uploads may fill half of the link's time in the prompt, a quarter in the answer, or
- * they would wait for each other. */
-static double upload_ns(const coli__replay *r)
-{
-    const coli__replay_machine *m = &r->opts.machine;
-    if (m->link_bytes_per_s == 0) return 0;
-    return (double)m->slow * ((double)m->n_copy * (double)m->latency_ns +
-                              (double)m->expert_bytes * 1e9 / (double)m->link_bytes_per_s);
-}
+/* ---- what the machine affords ---------------------------------------------------------------- */
 
-static double paying_uses(const coli__replay *r, double idle_ns, uint32_t n_token)
+static coli__speeds speeds(const coli__replay *r)
 {
     const coli__replay_machine *m = &r->opts.machine;
     const double bytes = (double)m->expert_bytes;
-    const double saved_ns =
-        bytes * 1e9 / (double)m->cpu_bytes_per_s - bytes * 1e9 / (double)m->bw_bytes_per_s;
-    const double waited_ns = upload_ns(r) - (m->waits ? 0 : idle_ns);
-    if (waited_ns <= 0) return 0;
-    return saved_ns > 0 ? waited_ns / saved_ns / n_token : INFINITY;
+    return (coli__speeds){.copy_ns =
+                              m->link_bytes_per_s == 0
+                                  ? 0
+                                  : (double)m->slow * ((double)m->n_copy * (double)m->latency_ns +
+                                                       bytes * 1e9 / (double)m->link_bytes_per_s),
+                          .host_ns = bytes * 1e9 / (double)m->cpu_bytes_per_s,
+                          .device_ns = bytes * 1e9 / (double)m->bw_bytes_per_s,
+                          .waits = m->waits};
 }
 
-static uint64_t carried(const coli__replay *r, double ns)
-{
-    const double one = upload_ns(r), n = one > 0 ? ns / one : INFINITY;
-    return r->opts.machine.waits || n > 1e9 ? UINT64_MAX : (uint64_t)n;
-}
-
-/* As many swaps as that allows, whatever the cap.  Pair after pair the difference shrinks. */
+/* As many swaps as pay, whatever the cap.  They may fill half of the link's time, or they would wait
+ * for each other. */
 static void cost_prompt(coli__replay *r, uint32_t layer)
 {
     const coli__plan_world world = coli__replay_world(r);
-    const uint32_t *counts = counts_of(r, layer);
-    const coli__plan_ask ask = {(int32_t)layer, (int32_t)r->n_expert, counts};
-    const uint32_t n = coli__plan_swaps(&world, &ask, r->keys, r->swaps, NULL);
-    const double least = paying_uses(r, r->layer_ns, ANSWER_TOKENS) * (r->first_row + r->n_row);
-    const uint64_t most = carried(r, r->layer_ns / 2);
-    uint32_t n_paid = 0;
-    while (n_paid < n && n_paid < most &&
-           counts[r->swaps[n_paid].in % r->n_expert] - counts[r->swaps[n_paid].out % r->n_expert] >=
-               least)
-        n_paid++;
-    r->replan.cap = (int32_t)(r->replan.n_swap[layer] + n_paid);
-    plan(r, layer, 0);
+    const coli__speeds s = speeds(r);
+    const double least = coli__afford_uses(&s, r->layer_ns, COLI__AFFORD_ANSWER);
+    r->replan.cap = INT32_MAX;
+    coli__replan_plan_paying(&r->replan, &world, layer, least * (r->first_row + r->n_row),
+                             coli__afford_copies(&s, r->layer_ns / 2));
+    drain(r, COLI__REPLAN_PER_CALL);
+}
+
+/* Begin, if the prompt's own transfers do not have to wait for it. */
+static bool begin_held(void *replay, coli__swap swap)
+{
+    coli__replay *r = replay;
+    const coli__speeds s = speeds(r);
+    if (!coli__pace_may(&r->pace, s.copy_ns) || !coli__replay_begin(r, swap)) return false;
+    coli__pace_took(&r->pace, s.copy_ns);
+    return true;
+}
+
+static void hold_prompt(coli__replay *r, uint32_t layer)
+{
+    const coli__plan_world world = coli__replay_world(r);
+    const double idle_ns = (double)(r->n_row * r->opts.machine.trunk_row_ns) / r->n_layer;
+    coli__replan_plan(&r->replan, &world, (int32_t)layer, NULL);
+    coli__pace_idle(&r->pace, idle_ns, speeds(r).copy_ns);
+    coli__replan_drain(&r->replan, r->place, COLI__REPLAN_PER_CALL, begin_held, r);
 }
 
 /* ---- correction while decoding -------------------------------------------------------------- */
 
+static coli_status online_init(coli__replay *r)
+{
+    COLI_TRY(coli__online_create(r->n_layer, r->n_expert, 1, &r->online));
+    coli__online_prompt(r->online, r->past);
+    return COLI_OK;
+}
+
 static void online_prompt(coli__replay *r, uint32_t layer)
 {
-    coli__replay_online_learn(r, layer);
+    coli__online_learn(r->online, layer, coli__replay_ids(r, layer, r->first_row), r->n_row,
+                       r->t->n_id);
 }
 
 static void replan_online_prompt(coli__replay *r, uint32_t layer)
 {
-    coli__replay_online_learn(r, layer);
+    online_prompt(r, layer);
     replan_prompt(r, layer);
+}
+
+/* The price that leaves no more than `most` swaps for this token, or what the allowance leaves. */
+static void set_price(coli__replay *r, double least, uint64_t most)
+{
+    const coli__plan_world world = coli__replay_world(r);
+    const uint64_t left = coli__replay_left(r);
+    coli__online_price(r->online, &world, least, left < most ? left : most);
 }
 
 static void online_token(coli__replay *r)
 {
     drain(r, r->opts.drain); // nothing, without a re-plan
-    coli__replay_online_price(r, hysteresis, UINT64_MAX);
+    set_price(r, COLI__ONLINE_HYSTERESIS, UINT64_MAX);
 }
 
+/* Copies may fill a quarter of the link's time. */
 static void online_cost_token(coli__replay *r)
 {
     drain(r, r->opts.drain);
+    const coli__speeds s = speeds(r);
     const double idle_ns = (double)r->opts.machine.trunk_token_ns / r->n_layer;
-    const double least = paying_uses(r, idle_ns, STAY_TOKENS);
-    coli__replay_online_price(r, fmax(hysteresis, least), carried(r, r->token_ns / 4));
+    const double least = coli__afford_uses(&s, idle_ns, COLI__AFFORD_STAY);
+    set_price(r, fmax(COLI__ONLINE_HYSTERESIS, least), coli__afford_copies(&s, r->token_ns / 4));
 }
 
 static void online_layer(coli__replay *r, uint32_t layer, const int32_t *ids)
 {
-    (void)ids;
-    coli__replay_online_learn(r, layer);
-    coli__replay_online_swap(r, layer);
+    const coli__plan_world world = coli__replay_world(r);
+    coli__swap best;
+    coli__online_learn(r->online, layer, ids, 1, r->t->n_id);
+    if (coli__online_best(r->online, &world, layer, &best) &&
+        coli__replay_swap(r, layer, best.in % r->n_expert, best.out % r->n_expert))
+        coli__online_begun(r->online);
 }
 
 static void online_cost_prompt(coli__replay *r, uint32_t layer)
 {
-    coli__replay_online_learn(r, layer);
+    online_prompt(r, layer);
     cost_prompt(r, layer);
 }
 
@@ -408,14 +403,16 @@ const coli__replay_policy coli__replay_policies[] = {
         .past = COLI__PAST_FOREIGN, .replans = true, .prompt = prior_prompt, .token = replan_token},
     {.name = "replan-cost", .knows = "the same, as many swaps as the machine affords",
         .past = COLI__PAST_FOREIGN, .replans = true, .prompt = cost_prompt, .token = replan_token},
+    {.name = "replan-hold", .knows = "the same, swaps waiting for a link that is idle",
+        .past = COLI__PAST_FOREIGN, .replans = true, .prompt = hold_prompt, .token = replan_token},
     {.name = "replan-online", .knows = "a re-plan, then corrections",
-        .past = COLI__PAST_FOREIGN, .replans = true, .init = coli__replay_online_init,
+        .past = COLI__PAST_FOREIGN, .replans = true, .init = online_init,
         .prompt = replan_online_prompt, .token = online_token, .layer = online_layer},
     {.name = "online-cost", .knows = "the same, as many swaps as the machine affords",
-        .past = COLI__PAST_FOREIGN, .replans = true, .init = coli__replay_online_init,
+        .past = COLI__PAST_FOREIGN, .replans = true, .init = online_init,
         .prompt = online_cost_prompt, .token = online_cost_token, .layer = online_layer},
     {.name = "online", .knows = "corrections without a re-plan", .past = COLI__PAST_FOREIGN,
-        .init = coli__replay_online_init, .prompt = online_prompt, .token = online_token, .layer = online_layer},
+        .init = online_init, .prompt = online_prompt, .token = online_token, .layer = online_layer},
     {.name = "lru", .knows = "the prompt's set, then each miss is uploaded",
         .past = COLI__PAST_FOREIGN, .prompt = lru_prompt, .layer = lru_layer},
     {.name = "class-lru", .knows = "the same, but rarely used experts go first",

@@ -2,7 +2,9 @@
  *
  * States of an expert (coli__place of plan.h), and who changes them:
  *
- *      known --queue_copy--> queued --land--> resident           filling, and the newcomer of a swap
+ *      known --queue_copy--> queued --land--> resident           filling (upload_all at the start,
+ *                                                                fill_on_use later), and the newcomer
+ *                                                                of a swap
  *      resident --coli__tier_swap (the victim)--> known          its slot is the newcomer's
  *      queued --land, the copy failed--> known                   a slot that was swapped is lost
  *      any --forget_device--> away                               its device is lost
@@ -10,13 +12,18 @@
  * Slots.  A device has equal slots, tensors of one expert each.  A swap keeps the slot and overwrites
  * its content: nothing is allocated, and used == residents * slot whenever nothing is queued.
  *
- * Who touches what.  States, slots and heat belong to the thread that computes.  A copy is a job in
+ * Who touches what.  States and slots belong to the thread that computes.  A copy is a job in
  * its device's ring; the device's thread takes it, copies, and puts the result in; the computing
  * thread collects results between layers.  So an expert becomes resident only where no group is
  * open, and decoding never waits for a copy: a full ring refuses the swap.
  *
  * A victim is no longer resident from coli__tier_swap on, which runs while no group is open: so no
  * group can use its slot while it is overwritten.
+ *
+ * Which swaps, is steer.h's business.  What it is told of speeds is measured here, where somebody asks
+ * for it: a copy's time by the device's own account, or, where it keeps none, by the clock around it; an
+ * expert's time on the device likewise; on the processor by moe.c.  Each is the shortest seen lately: what
+ * comes on top was waiting for something else.
  *
  * Locks: `mu` of each ring, for moments. */
 #include "tier.h"
@@ -26,24 +33,32 @@
 #include <string.h>
 
 #include "../base/alloc.h"
+#include "../base/memory.h"
 #include "../base/threads.h"
-#include "heat.h"
+#include "home.h"
+#include "place.h"
 
 enum { RING = 48 }; // copies queued on a device
 
 typedef struct copy {
-    coli__swap swap; // out: NONE when filling
+    coli__swap swap;               // out: NONE when filling
+    const coli__ct_experts *layer; // of swap.in, and which of its experts that is
+    uint32_t expert;
     coli_bk_source source;
     coli_bk_tensor *tensor; // of the slot; NULL: a new one
     bool in_place;
     coli_status status;
+    double copy_ns, device_ns; // what it took, and what an expert takes there; 0: not known
 } copy;
 
 /* The copies of a device: [done, doing) have a result, [doing, end) wait or run. */
 typedef struct ring {
     pthread_t thread;
     coli__device *dev;
-    bool has_thread;
+    bool has_thread, measures;
+    const coli__store *store; // NULL: sources are mapped
+    void *staging;            // (coli__store_room) the thread's: what is copied was read to here
+    coli_bk_group_stats seen; // the thread's
 
     pthread_mutex_t mu;
     pthread_cond_t changed;
@@ -56,6 +71,8 @@ typedef struct ring {
 
 enum { NONE = UINT32_MAX };
 
+enum { LISTED = 1, TO_REPORT = 2 }; // of an expert that left; bits
+
 struct coli__tier {
     /* immutable after create */
     coli__devices *devices;
@@ -63,22 +80,29 @@ struct coli__tier {
     uint32_t n_layer, n_expert; // layers with experts
     uint32_t *index;            // (by the layer's number) its index among those
     uint32_t n_index;
-    bool replans;
+    bool starts_empty, home_by_layer, measures;
+    uint32_t layer_split;
+    uint32_t usable; // bit i: device i may hold experts
 
     /* the computing thread's */
     uint8_t *place;          // (n_layer, n_expert) coli__place
     uint8_t *home;           // (n_layer, n_expert) device, or COLI__NO_HOME
     coli_bk_tensor **tensor; // (n_layer, n_expert) of a resident
-    uint32_t *heat_counts;   // (n_layer, n_expert)
-    coli__heat heat;
-    coli__replan replan;
-    bool in_prompt;
+    coli__steer steer;
+    coli__speeds speeds[COLI__MAX_DEVICE];
+    bool speeds_are_set; // by a test
     uint64_t slot_bytes; // footprint
     uint32_t n_resident[COLI__MAX_DEVICE];
+    uint32_t room[COLI__MAX_DEVICE]; // slots that nothing was queued for yet
     uint64_t n_queued;
     bool is_full[COLI__MAX_DEVICE];      // an upload found no room
     bool is_forgotten[COLI__MAX_DEVICE]; // lost, and its experts are away
     ring *rings[COLI__MAX_DEVICE];
+    /* Who left and was not reported: a ring of experts, each in it once at most, so it holds all.  An
+     * entry whose expert has come back stays, and is passed over. */
+    uint32_t *evicted;   // (n_layer * n_expert)
+    uint8_t *is_evicted; // (n_layer, n_expert) LISTED, TO_REPORT
+    uint32_t first_evicted, n_evicted;
 
     /* numbers */
     uint64_t n_hit_at_mark, n_miss_at_mark;
@@ -115,16 +139,40 @@ bool coli__tier_find(const coli__tier *t, const coli__ct_experts *layer, uint32_
 
 /* -- the copying threads ----------------------------------------------------------------------- */
 
+static void measure(ring *r, copy *c, uint64_t wall_ns)
+{
+    coli_bk_group_stats s;
+    coli__device_group_stats(r->dev, &s);
+    const double copy_ns = (s.upload_ms - r->seen.upload_ms) * 1e6;
+    const double kernel_ns = (s.kernel_ms - r->seen.kernel_ms) * 1e6;
+    c->copy_ns = copy_ns > 0 ? copy_ns : (double)wall_ns;
+    if (s.n_expert > r->seen.n_expert && kernel_ns > 0)
+        c->device_ns = kernel_ns / (double)(s.n_expert - r->seen.n_expert);
+    if (s.upload_bytes > 0) r->seen = s; // else somebody used the lane, and there is no answer
+}
+
 static void run_copy(ring *r, copy *c)
 {
+    if (r->store) {
+        const uint8_t *data;
+        c->status = coli__store_read(r->store, c->layer, c->expert, r->staging, &data);
+        c->source.data = data;
+        if (c->status != COLI_OK) { // nothing to put into the slot: it goes, too
+            coli__device_free(r->dev, c->tensor);
+            return;
+        }
+    }
+    const uint64_t begin_ns = r->measures ? coli__clock_ns() : 0;
     c->status = c->tensor ? coli__device_overwrite(r->dev, &c->tensor, &c->source, &c->in_place)
                           : coli__device_upload(r->dev, &c->source, &c->tensor);
+    if (r->measures && c->status == COLI_OK) measure(r, c, coli__clock_ns() - begin_ns);
 }
 
 static void *ring_main(void *arg)
 {
     ring *r = arg;
     coli__fp_enter();
+    if (r->measures) coli__device_group_stats(r->dev, &r->seen);
     pthread_mutex_lock(&r->mu);
     for (;;) {
         while (!r->stop && r->doing == r->end) pthread_cond_wait(&r->changed, &r->mu);
@@ -141,13 +189,17 @@ static void *ring_main(void *arg)
     return NULL;
 }
 
-static coli_status ring_create(coli__device *dev, ring **out)
+static coli_status ring_create(coli__device *dev, const coli__store *store, bool measures,
+                               ring **out)
 {
     ring *r = *out = coli__calloc(1, sizeof *r);
     if (!r) return COLI_E_NOMEM;
     r->dev = dev;
+    r->measures = measures;
+    r->store = store;
     pthread_mutex_init(&r->mu, NULL);
     pthread_cond_init(&r->changed, NULL);
+    if (store) COLI_TRY(coli__pages_take(coli__store_room(store), &r->staging));
     const int error = coli__thread_start(&r->thread, ring_main, r);
     if (error)
         return coli__fail(COLI_E_NOMEM, "the copying thread of a device: %s", strerror(error));
@@ -166,6 +218,8 @@ static void ring_destroy(ring *r)
     if (r->has_thread) pthread_join(r->thread, NULL);
     pthread_cond_destroy(&r->changed);
     pthread_mutex_destroy(&r->mu);
+    if (r->staging && !coli__device_hangs(r->dev))
+        coli__pages_give(r->staging, coli__store_room(r->store));
     coli__free(r);
 }
 
@@ -198,14 +252,38 @@ static bool ring_take(ring *r, bool wait, copy *out)
     return has_one;
 }
 
+/* -- who left ---------------------------------------------------------------------------------- */
+
+static void note_evicted(coli__tier *t, uint32_t id)
+{
+    const uint32_t n = t->n_layer * t->n_expert;
+    if (!(t->is_evicted[id] & LISTED)) t->evicted[(t->first_evicted + t->n_evicted++) % n] = id;
+    t->is_evicted[id] = LISTED | TO_REPORT;
+}
+
+uint32_t coli__tier_evicted_take(coli__tier *t, uint32_t *ids, uint32_t cap)
+{
+    uint32_t n = 0;
+    while (t && n < cap && t->n_evicted > 0) {
+        const uint32_t id = t->evicted[t->first_evicted];
+        t->first_evicted = (t->first_evicted + 1) % (t->n_layer * t->n_expert);
+        t->n_evicted--;
+        if (t->is_evicted[id] & TO_REPORT) ids[n++] = id;
+        t->is_evicted[id] = 0;
+    }
+    return n;
+}
+
 /* -- copies begin and land --------------------------------------------------------------------- */
 
 static bool queue_copy(coli__tier *t, coli__swap swap, coli_bk_tensor *tensor)
 {
     const uint32_t device = t->home[swap.in];
-    copy c = {.swap = swap, .tensor = tensor};
-    if (!coli__devices_expert_source(t->devices, device, layer_of(t, swap.in),
-                                     swap.in % t->n_expert, &c.source))
+    copy c = {.swap = swap,
+              .layer = layer_of(t, swap.in),
+              .expert = swap.in % t->n_expert,
+              .tensor = tensor};
+    if (!coli__devices_expert_source(t->devices, device, c.layer, c.expert, &c.source))
         return false;
     if (!ring_add(t->rings[device], &c)) return false;
     t->place[swap.in] = COLI__PLACE_QUEUED;
@@ -223,6 +301,7 @@ bool coli__tier_swap(coli__tier *t, coli__swap swap)
     t->tensor[swap.out] = NULL;
     t->n_resident[t->home[swap.out]]--;
     t->n_swap++;
+    note_evicted(t, swap.out);
     return true;
 }
 
@@ -235,9 +314,17 @@ static void forget_device(coli__tier *t, uint32_t device)
     t->n_resident[device] = 0;
     for (uint32_t id = 0; id < t->n_layer * t->n_expert; id++)
         if (t->home[id] == device && t->place[id] != COLI__PLACE_QUEUED) {
+            if (t->place[id] == COLI__PLACE_RESIDENT) note_evicted(t, id);
             t->place[id] = COLI__PLACE_AWAY;
             t->tensor[id] = NULL;
         }
+}
+
+/* The shortest lately. */
+static void note_ns(double *seen, double ns)
+{
+    if (ns <= 0) return;
+    *seen = *seen == 0 || ns < *seen ? ns : *seen + (ns - *seen) / 64;
 }
 
 /* A copy has ended. */
@@ -246,17 +333,23 @@ static void land(coli__tier *t, const copy *c)
     const uint32_t id = c->swap.in, device = t->home[id];
     const bool is_lost = !coli__device_alive(coli__devices_at(t->devices, device));
     t->n_queued--;
+    if (!t->speeds_are_set) {
+        note_ns(&t->speeds[device].copy_ns, c->copy_ns);
+        note_ns(&t->speeds[device].device_ns, c->device_ns);
+    }
     if (c->status == COLI_OK && !is_lost) {
         t->place[id] = COLI__PLACE_RESIDENT;
         t->tensor[id] = c->tensor;
         t->n_resident[device]++;
         t->n_in_place += c->in_place;
+        t->is_evicted[id] &= (uint8_t)~TO_REPORT;
         return;
     }
     t->place[id] = is_lost ? COLI__PLACE_AWAY : COLI__PLACE_KNOWN;
     t->is_full[device] |= c->status == COLI_E_NOMEM;
     if (c->swap.out == NONE || is_lost) {
         coli__devices_give(t->devices, device, t->slot_bytes);
+        t->room[device]++;
         return;
     }
     t->n_swap_failed++; // and the slot is gone: coli__device_overwrite has tried all
@@ -281,11 +374,79 @@ void coli__tier_settle(coli__tier *t)
     collect(t);
 }
 
+/* -- homes ------------------------------------------------------------------------------------- */
+
+/* Experts that can be swapped for each other: all layers have the shape of the first. */
+static bool same_shape(const coli__ct_experts *a, const coli__ct_experts *b)
+{
+    return a->n_expert == b->n_expert && a->d_model == b->d_model && a->d_ff == b->d_ff &&
+           a->block_bytes == b->block_bytes && a->up_offset == b->up_offset &&
+           a->down_offset == b->down_offset &&
+           memcmp(&a->gate.fmt, &b->gate.fmt, sizeof a->gate.fmt) == 0 &&
+           memcmp(&a->up.fmt, &b->up.fmt, sizeof a->up.fmt) == 0 &&
+           memcmp(&a->down.fmt, &b->down.fmt, sizeof a->down.fmt) == 0;
+}
+
+static bool may_hold(const coli__tier *t, uint32_t device, const coli__ct_experts *layer)
+{
+    coli_bk_source source;
+    return same_shape(layer_of(t, 0), layer) &&
+           coli__devices_expert_source(t->devices, device, layer, 0, &source);
+}
+
+/* The devices that can hold experts.  One that cannot must not be a home, or its experts would never
+ * be anywhere; where none has room, none has, and all stay. */
+static uint32_t list_devices(const coli__tier *t, uint8_t *list)
+{
+    uint32_t n = 0;
+    for (int pass = 0; pass < 2 && n == 0; pass++)
+        for (uint32_t i = 0; i < coli__devices_n(t->devices); i++)
+            if (t->usable >> i & 1 && may_hold(t, i, layer_of(t, 0)) &&
+                (pass == 1 || (coli__device_alive(coli__devices_at(t->devices, i)) &&
+                               coli__devices_room(t->devices, i) >= t->slot_bytes)))
+                list[n++] = (uint8_t)i;
+    return n;
+}
+
+/* The home of each layer, as an index into the list. */
+static coli_status home_layers(const coli__tier *t, const uint8_t *list, uint32_t n, uint8_t *home)
+{
+    if (t->layer_split > 0 && (n != 2 || t->layer_split > t->n_layer))
+        return coli__fail(COLI_E_INVALID,
+                          "homes of the experts: %u of the layers for the first of two devices: "
+                          "there are %u layers and %u devices",
+                          t->layer_split, t->n_layer, n);
+    double weights[COLI__MAX_DEVICE];
+    for (uint32_t i = 0; i < n; i++) weights[i] = (double)coli__devices_room(t->devices, list[i]);
+    coli__home_of_layers(weights, n, t->n_layer, home);
+    for (uint32_t l = 0; t->layer_split > 0 && l < t->n_layer; l++) home[l] = l >= t->layer_split;
+    return COLI_OK;
+}
+
+static coli_status find_homes(coli__tier *t)
+{
+    uint8_t list[COLI__MAX_DEVICE];
+    const uint32_t n = list_devices(t, list);
+    uint8_t *of_layer = coli__calloc(t->n_layer, sizeof *of_layer);
+    if (!of_layer) return COLI_E_NOMEM;
+    coli_status status = COLI_OK;
+    if (t->home_by_layer && n > 0) status = home_layers(t, list, n, of_layer);
+    for (uint32_t id = 0; status == COLI_OK && id < t->n_layer * t->n_expert; id++) {
+        t->place[id] = COLI__PLACE_KNOWN; // mapped
+        t->home[id] = COLI__NO_HOME;
+        if (n == 0) continue;
+        const uint32_t device = t->home_by_layer ? list[of_layer[id / t->n_expert]]
+                                                 : coli__home_of_expert(list, n, id % t->n_expert);
+        if (may_hold(t, device, layer_of(t, id))) t->home[id] = (uint8_t)device;
+    }
+    coli__free(of_layer);
+    return status;
+}
+
 /* -- filling ----------------------------------------------------------------------------------- */
 
-/* Room for how many experts on each device: of those wanted, the share of the experts whose home it
- * is. */
-static void find_room(const coli__tier *t, uint32_t *room)
+/* Of the experts wanted, each device's share: by how many have their home there. */
+static void find_shares(const coli__tier *t, uint32_t *share)
 {
     const uint64_t n = (uint64_t)t->n_layer * t->n_expert;
     const uint64_t wanted = coli__devices_wanted(t->devices, n);
@@ -293,11 +454,19 @@ static void find_room(const coli__tier *t, uint32_t *room)
     for (uint64_t id = 0; id < n; id++)
         if (t->home[id] != COLI__NO_HOME) n_home[t->home[id]]++;
     for (uint32_t i = 0; i < coli__devices_n(t->devices); i++) {
-        const uint64_t fit = coli__devices_room(t->devices, i) / t->slot_bytes;
         const uint64_t after = before + n_home[i];
-        const uint64_t share = wanted * after / n - wanted * before / n; // they add up to `wanted`
-        room[i] = (uint32_t)(fit < share ? fit : share);
+        share[i] = (uint32_t)(wanted * after / n - wanted * before / n); // they add up to `wanted`
         before = after;
+    }
+}
+
+/* Room for how many experts on each device. */
+static void find_room(coli__tier *t)
+{
+    find_shares(t, t->room);
+    for (uint32_t i = 0; i < coli__devices_n(t->devices); i++) {
+        const uint64_t fit = coli__devices_room(t->devices, i) / t->slot_bytes;
+        if (fit < t->room[i]) t->room[i] = (uint32_t)fit;
     }
 }
 
@@ -330,57 +499,72 @@ static coli_status upload_all(coli__tier *t, const uint32_t *ids, uint32_t n)
     return n ? coli__devices_progress(t->devices, n * block, n * block) : COLI_OK;
 }
 
+/* What came to be used and is nowhere, where there is room for it: as much as the queue takes. */
+static void fill_on_use(coli__tier *t, uint32_t layer, const int32_t *ids, size_t n_id)
+{
+    bool has_room = false;
+    for (uint32_t i = 0; i < coli__devices_n(t->devices); i++) has_room |= t->room[i] > 0;
+    for (size_t i = 0; has_room && i < n_id; i++) {
+        if (ids[i] < 0) continue;
+        const uint32_t id = layer * t->n_expert + (uint32_t)ids[i], device = t->home[id];
+        if (t->place[id] != COLI__PLACE_KNOWN || device == COLI__NO_HOME || t->room[device] == 0)
+            continue;
+        if (!upload(t, id)) return;
+        if (t->place[id] == COLI__PLACE_QUEUED)
+            t->room[device]--;
+        else
+            t->room[device] = 0; // nothing more goes there
+    }
+}
+
 coli_status coli__tier_fill(coli__tier *t, const uint32_t *stored)
 {
     if (!t) return COLI_OK;
+    COLI_TRY(find_homes(t));
     const uint32_t n = t->n_layer * t->n_expert;
     coli__plan_key *keys = coli__calloc(n, sizeof *keys);
     uint32_t *ids = coli__calloc(n, sizeof *ids);
     coli_status status = keys && ids ? COLI_OK : COLI_E_NOMEM;
     if (status == COLI_OK) {
-        uint32_t room[COLI__MAX_DEVICE];
-        find_room(t, room);
+        find_room(t);
         const coli__plan_world w = {t->n_layer, t->n_expert, t->place, t->home, NULL, NULL};
-        coli__heat_init(&t->heat, t->n_layer, t->n_expert, t->heat_counts, stored);
+        coli__steer_start(&t->steer, stored);
         coli__plan_order(t->n_layer, t->n_expert, stored, keys, ids);
-        const uint32_t chosen = coli__plan_fill(&w, ids, n, room, coli__devices_n(t->devices), ids);
+        const uint32_t chosen = t->starts_empty ? 0
+                                                : coli__plan_fill(&w, ids, n, t->room,
+                                                                  coli__devices_n(t->devices), ids);
         status = upload_all(t, ids, chosen);
     }
     coli__free(keys);
     coli__free(ids);
     if (status != COLI_OK) return status;
-    return coli__devices_placed(t->devices, t->n_resident, n, t->home[0] == COLI__NO_HOME);
+    return coli__devices_placed(t->devices, t->n_resident, n,
+                                t->usable && t->home[0] == COLI__NO_HOME, t->starts_empty);
+}
+
+/* -- what the trunk competes with -------------------------------------------------------------- */
+
+void coli__tier_slot(const coli__tier *t, uint64_t *slot_bytes, uint64_t *expert_bytes)
+{
+    *slot_bytes = t ? t->slot_bytes : 0;
+    *expert_bytes = t ? layer_of(t, 0)->block_bytes : 0;
+}
+
+coli_status coli__tier_chances(coli__tier *t, uint32_t device, uint32_t n_used,
+                               const uint32_t *heat, double **p, uint32_t *n)
+{
+    *n = 0;
+    *p = coli__calloc((size_t)t->n_layer * t->n_expert, sizeof **p);
+    if (!*p) return COLI_E_NOMEM;
+    COLI_TRY(find_homes(t)); // once more when the trunk has taken its room
+    uint32_t share[COLI__MAX_DEVICE];
+    find_shares(t, share);
+    *n = coli__place_chances(t->n_layer, t->n_expert, n_used, t->home, device, heat, *p);
+    if (share[device] < *n) *n = share[device];
+    return COLI_OK;
 }
 
 /* -- create ------------------------------------------------------------------------------------ */
-
-/* Experts that can be swapped for each other: all layers have the shape of the first. */
-static bool same_shape(const coli__ct_experts *a, const coli__ct_experts *b)
-{
-    return a->n_expert == b->n_expert && a->d_model == b->d_model && a->d_ff == b->d_ff &&
-           a->block_bytes == b->block_bytes && a->up_offset == b->up_offset &&
-           a->down_offset == b->down_offset &&
-           memcmp(&a->gate.fmt, &b->gate.fmt, sizeof a->gate.fmt) == 0 &&
-           memcmp(&a->up.fmt, &b->up.fmt, sizeof a->up.fmt) == 0 &&
-           memcmp(&a->down.fmt, &b->down.fmt, sizeof a->down.fmt) == 0;
-}
-
-static void find_homes(coli__tier *t)
-{
-    const uint32_t n_device = coli__devices_n(t->devices);
-    const coli__ct_experts *first = coli__container_experts(t->container, 0);
-    for (uint32_t l = 0; l < t->n_layer; l++) {
-        const coli__ct_experts *layer = coli__container_experts(t->container, l);
-        for (uint32_t e = 0; e < t->n_expert; e++) {
-            coli_bk_source source;
-            const uint32_t device = e % n_device;
-            const bool fits = same_shape(first, layer) &&
-                              coli__devices_expert_source(t->devices, device, layer, e, &source);
-            t->home[l * t->n_expert + e] = fits ? (uint8_t)device : COLI__NO_HOME;
-            t->place[l * t->n_expert + e] = COLI__PLACE_KNOWN; // mapped
-        }
-    }
-}
 
 static coli_status allocate(coli__tier *t)
 {
@@ -393,21 +577,36 @@ static coli_status allocate(coli__tier *t)
     t->place = coli__calloc(n, sizeof *t->place);
     t->home = coli__calloc(n, sizeof *t->home);
     t->tensor = coli__calloc(n, sizeof *t->tensor);
-    t->heat_counts = coli__calloc(n, sizeof *t->heat_counts);
-    if (!t->index || !t->place || !t->home || !t->tensor || !t->heat_counts) return COLI_E_NOMEM;
+    t->evicted = coli__calloc(n, sizeof *t->evicted);
+    t->is_evicted = coli__calloc(n, sizeof *t->is_evicted);
+    if (!t->index || !t->place || !t->home || !t->tensor || !t->evicted || !t->is_evicted)
+        return COLI_E_NOMEM;
     for (uint32_t l = 0; l < t->n_layer; l++)
         t->index[coli__container_experts(t->container, l)->layer] = l;
     return COLI_OK;
 }
 
+static bool begin(void *ctx, coli__swap swap)
+{
+    return coli__tier_swap(ctx, swap);
+}
+
 static coli_status build(coli__tier *t, const coli__tier_opts *o)
 {
     COLI_TRY(allocate(t));
-    COLI_TRY(coli__replan_init(&t->replan, t->n_layer, t->n_expert, o->replan_cap));
-    coli__heat_init(&t->heat, t->n_layer, t->n_expert, t->heat_counts, NULL);
+    const coli__steer_opts opts = {.n_layer = t->n_layer,
+                                   .n_expert = t->n_expert,
+                                   .n_device = coli__devices_n(t->devices),
+                                   .replan = o->replan,
+                                   .with = o->replan_with,
+                                   .cap = o->replan_cap,
+                                   .place = t->place,
+                                   .home = t->home,
+                                   .begin = begin,
+                                   .ctx = t};
+    COLI_TRY(coli__steer_init(&t->steer, &opts));
     for (uint32_t i = 0; i < coli__devices_n(t->devices); i++)
-        COLI_TRY(ring_create(coli__devices_at(t->devices, i), &t->rings[i]));
-    find_homes(t);
+        COLI_TRY(ring_create(coli__devices_at(t->devices, i), o->store, t->measures, &t->rings[i]));
     const uint64_t block = coli__container_experts(t->container, 0)->block_bytes;
     for (uint32_t i = 0; i < coli__devices_n(t->devices); i++) {
         const uint64_t bytes = coli__device_footprint(coli__devices_at(t->devices, i), block);
@@ -427,7 +626,11 @@ coli_status coli__tier_create(coli__devices *devices, const coli__container *con
     t->container = container;
     t->n_layer = coli__container_n_expert_layer(container);
     t->n_expert = coli__container_experts(container, 0)->n_expert;
-    t->replans = opts->replan;
+    t->measures = opts->replan_with & (COLI__STEER_COST | COLI__STEER_HOLD);
+    t->starts_empty = opts->starts_empty;
+    t->home_by_layer = opts->home_by_layer || opts->layer_split > 0;
+    t->layer_split = opts->layer_split;
+    t->usable = opts->devices;
     const coli_status status = build(t, opts);
     if (status != COLI_OK) {
         coli__tier_destroy(t);
@@ -441,85 +644,68 @@ void coli__tier_destroy(coli__tier *t)
 {
     if (!t) return;
     for (uint32_t i = 0; i < COLI__MAX_DEVICE; i++) ring_destroy(t->rings[i]);
-    coli__replan_finish(&t->replan);
+    coli__steer_finish(&t->steer);
     coli__free(t->index);
     coli__free(t->place);
     coli__free(t->home);
     coli__free(t->tensor);
-    coli__free(t->heat_counts);
+    coli__free(t->evicted);
+    coli__free(t->is_evicted);
     coli__free(t);
 }
 
 /* -- what happens ------------------------------------------------------------------------------ */
 
-static coli__plan_world world_of(const coli__tier *t)
-{
-    return (coli__plan_world){.n_layer = t->n_layer,
-                              .n_expert = t->n_expert,
-                              .place = t->place,
-                              .home = t->home,
-                              .heat = t->heat_counts,
-                              .taken = t->replan.taken};
-}
-
-static bool begin(void *ctx, coli__swap swap)
-{
-    return coli__tier_swap(ctx, swap);
-}
-
 void coli__tier_prompt(coli__tier *t)
 {
-    if (!t) return;
-    t->in_prompt = true;
-    coli__replan_prompt(&t->replan);
+    if (t) coli__steer_prompt(&t->steer);
 }
 
 void coli__tier_prompt_goes_on(coli__tier *t)
 {
-    if (t) t->in_prompt = true;
+    if (t) coli__steer_prompt_goes_on(&t->steer);
 }
 
 void coli__tier_prompt_ends(coli__tier *t)
 {
     if (!t) return;
-    t->in_prompt = false;
+    coli__steer_prompt_ends(&t->steer);
     t->is_marked = true;
     coli__devices_rows(t->devices, &t->n_hit_at_mark, &t->n_miss_at_mark);
-}
-
-/* The hottest outsider of each device for its coldest resident, if that pays. */
-static void swap_slowly(coli__tier *t)
-{
-    const coli__plan_world w = world_of(t);
-    for (uint32_t d = 0; d < coli__devices_n(t->devices); d++) {
-        coli__swap swap;
-        if (coli__device_alive(coli__devices_at(t->devices, d)) &&
-            coli__plan_slow_swap(&w, d, &swap))
-            coli__tier_swap(t, swap);
-    }
 }
 
 void coli__tier_tick(coli__tier *t)
 {
     if (!t) return;
     collect(t);
-    t->in_prompt = false;
-    const bool may_swap = coli__heat_tick(&t->heat);
-    coli__replan_drain(&t->replan, t->place, COLI__REPLAN_PER_TICK, begin, t);
-    if (may_swap) swap_slowly(t);
+    coli__steer_tick(&t->steer, t->speeds);
 }
 
-void coli__tier_used(coli__tier *t, const coli__ct_experts *layer, const int32_t *ids, size_t n_id)
+void coli__tier_used(coli__tier *t, const coli__ct_experts *layer, const coli__work *work)
 {
     if (!t) return;
     collect(t);
     const uint32_t l = t->index[layer->layer];
-    coli__heat_use(&t->heat, l, ids, n_id);
-    if (!t->in_prompt || !t->replans) return;
-    coli__replan_use(&t->replan, l, ids, n_id);
-    const coli__plan_world w = world_of(t);
-    coli__replan_plan(&t->replan, &w, (int32_t)l, NULL);
-    coli__replan_drain(&t->replan, t->place, COLI__REPLAN_PER_CALL, begin, t);
+    for (uint32_t i = 0; i < coli__devices_n(t->devices) && !t->speeds_are_set; i++)
+        note_ns(&t->speeds[i].host_ns, work->host_ns);
+    fill_on_use(t, l, work->ids, (size_t)work->n_row * work->n_used);
+    coli__steer_used(&t->steer, l, work, t->speeds);
+}
+
+bool coli__tier_measures(const coli__tier *t)
+{
+    return t && t->measures;
+}
+
+coli__speeds coli__tier_speeds(const coli__tier *t, uint32_t device)
+{
+    return t->speeds[device];
+}
+
+void coli__tier_set_speeds(coli__tier *t, coli__speeds speeds)
+{
+    t->speeds_are_set = true;
+    for (uint32_t i = 0; i < coli__devices_n(t->devices); i++) t->speeds[i] = speeds;
 }
 
 /* -- numbers ----------------------------------------------------------------------------------- */
@@ -537,10 +723,10 @@ void coli__tier_stats(const coli__tier *t, coli_backend_stats *out)
     out->n_swap = t->n_swap;
     out->n_swap_in_place = t->n_in_place;
     out->n_swap_failed = t->n_swap_failed;
-    out->n_replan_planned = t->replan.n_planned;
-    out->n_replan_done = t->replan.n_begun;
-    out->n_replan_pending = t->replan.n_pending;
-    out->n_replan_skipped = t->replan.n_skipped;
+    out->n_replan_planned = t->steer.replan.n_planned;
+    out->n_replan_done = t->steer.replan.n_begun;
+    out->n_replan_pending = t->steer.replan.n_pending;
+    out->n_replan_skipped = t->steer.replan.n_skipped;
 }
 
 uint32_t coli__tier_n_resident(const coli__tier *t, uint32_t device)
@@ -551,12 +737,12 @@ uint32_t coli__tier_n_resident(const coli__tier *t, uint32_t device)
 
 const uint32_t *coli__tier_heat(const coli__tier *t)
 {
-    return t->heat_counts;
+    return t->steer.heat_counts;
 }
 
 uint64_t coli__tier_n_tick(const coli__tier *t)
 {
-    return t->heat.n_tick;
+    return t->steer.heat.n_tick;
 }
 
 bool coli__tier_is_sound(const coli__tier *t)

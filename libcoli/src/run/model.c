@@ -5,7 +5,10 @@
 #include <string.h>
 
 #include "../../include/coli/exact.h"
+#include "../base/memory.h"
 #include "../moe/heat_file.h"
+#include "../moe/store_plan.h"
+#include "../moe/trunk.h"
 #include "api.h"
 
 const char *coli_version(void)
@@ -81,16 +84,90 @@ static coli_status describe(coli_model *m, const char *dir)
     return m->name ? status : COLI_E_NOMEM;
 }
 
+/* -- memory ------------------------------------------------------------------------------------ */
+
+/* Everything but the routed experts: in memory whatever happens. */
+static uint64_t trunk_bytes(const coli__container *c)
+{
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < coli__container_n_tensor(c); i++)
+        sum += coli__container_tensor(c, i)->n_bytes;
+    return sum;
+}
+
+/* Slots of each layer; as many as there are experts where all of them fit. */
+static uint32_t choose_n_slot(const coli_model *m, const coli_model_opts *o)
+{
+    const uint64_t trunk = trunk_bytes(m->container), available = coli__memory_available();
+    const coli__store_budget ask = {
+        .ram_bytes = o->ram_bytes,
+        .available_bytes = available > trunk ? available - trunk : 0, // none of it is there yet
+        .resident_bytes = trunk,
+        .slot_bytes = coli__store_slot_bytes(m->container),
+        .n_expert = coli__container_experts(m->container, 0)->n_expert};
+    if (o->ram_bytes == 0 && available == 0) return ask.n_expert; // the system does not tell
+    return coli__store_cap(&ask, NULL);
+}
+
+static coli_status open_store(coli_model *m, const coli_model_opts *o)
+{
+    if (coli__container_n_expert_layer(m->container) == 0) return COLI_OK;
+    const uint32_t n_expert = coli__container_experts(m->container, 0)->n_expert;
+    if (o->ram_experts > n_expert)
+        return coli__fail(COLI_E_INVALID,
+                          "%u experts of each layer in memory, of %u that there are",
+                          o->ram_experts, n_expert);
+    const uint32_t n_slot = o->ram_experts ? o->ram_experts : choose_n_slot(m, o);
+    if (n_slot == n_expert && !o->ram_experts) return COLI_OK;
+    const coli__store_opts opts = {.n_slot = n_slot, .guesses = !o->no_pilot};
+    return coli__store_create(m->container, &opts, &m->store);
+}
+
 /* -- devices and heat -------------------------------------------------------------------------- */
 
-static coli_status open_devices(coli_model *m, const coli_model_opts *o)
+_Static_assert((int)COLI_REPLAN_TAIL == COLI__STEER_TAIL &&
+                   (int)COLI_REPLAN_PRIOR == COLI__STEER_PRIOR &&
+                   (int)COLI_REPLAN_COST == COLI__STEER_COST &&
+                   (int)COLI_REPLAN_ONLINE == COLI__STEER_ONLINE &&
+                   (int)COLI_REPLAN_HOLD == COLI__STEER_HOLD,
+               "their bits are the same");
+
+static int32_t replan_cap(const coli_model_opts *o)
 {
+    if (o->replan_max == 0 && o->replan_with & COLI_REPLAN_COST) return INT32_MAX;
+    if (o->replan_max == 0) return COLI__PLAN_CAP;
+    return o->replan_max < INT32_MAX ? (int32_t)o->replan_max : INT32_MAX;
+}
+
+/* By the numbers of devices that people know. */
+static coli_status resolve(const coli__devices *devices, coli__place_list *list)
+{
+    uint32_t ordinals[COLI__MAX_DEVICE];
+    for (uint32_t i = 0; i < coli__devices_n(devices); i++)
+        ordinals[i] = coli__device_ordinal(coli__devices_at(devices, i));
+    return coli__place_resolve(list, ordinals, coli__devices_n(devices));
+}
+
+static coli_status open_devices(coli_model *m, const coli_model_opts *o, coli__place_list *list)
+{
+    if (o->replan_with > COLI__STEER_ALL)
+        return coli__fail(COLI_E_INVALID,
+                          "coli_model_opts: replan_with: expected coli_replan_with, found %#x",
+                          o->replan_with);
+    if (o->home > COLI_HOME_LAYER)
+        return coli__fail(COLI_E_INVALID, "coli_model_opts: home: expected a coli_home, found %u",
+                          o->home);
     COLI_TRY(coli__devices_open(o, m->container, &m->devices));
-    const coli__tier_opts opts = {.replan = o->replan,
-                                  .replan_cap = o->replan_max == 0 ? COLI__PLAN_CAP
-                                                : o->replan_max > INT32_MAX
-                                                    ? INT32_MAX
-                                                    : (int32_t)o->replan_max};
+    if (m->devices) COLI_TRY(resolve(m->devices, list));
+    const uint32_t usable = coli__place_expert_devices(list, coli__devices_n(m->devices));
+    const coli__tier_opts opts = {.store = m->store,
+                                  .replan = o->replan,
+                                  .starts_empty = o->no_warmstart,
+                                  .home_by_layer = o->home == COLI_HOME_LAYER,
+                                  .layer_split = o->layer_split,
+                                  .devices = usable,
+                                  .replan_with = o->replan_with,
+                                  .replan_cap = replan_cap(o)};
     return coli__tier_create(m->devices, m->container, &opts, &m->tier);
 }
 
@@ -122,13 +199,34 @@ static coli_status try_heat_path(coli_model *m, const char *path, coli__heat_fil
     return m->heat_path ? COLI_OK : COLI_E_NOMEM;
 }
 
-static coli_status fill_devices(coli_model *m, const coli_model_opts *o)
+static coli_status place_trunk(coli_model *m, const coli_model_opts *o,
+                               const coli__place_list *list, const uint32_t *heat)
+{
+    coli__trunk trunk = {0};
+    const coli__trunk_args args = {.devices = m->devices,
+                                   .tier = m->tier,
+                                   .list = list,
+                                   .heat = heat,
+                                   .n_expert_used = m->shape.n_expert_used,
+                                   .no_race = o->no_trunk_probe,
+                                   .kernels = m->kernels,
+                                   .pool = m->pool};
+    coli_status status = m->devices ? m->engine->offer(m->weights, &trunk) : COLI_OK;
+    if (status == COLI_OK) status = coli__trunk_place(&trunk, &args);
+    coli__trunk_finish(&trunk);
+    return status;
+}
+
+/* First the trunk, which knows the heat: experts get what it leaves. */
+static coli_status fill_devices(coli_model *m, const coli_model_opts *o,
+                                const coli__place_list *list)
 {
     if (o->heat && !m->tier && o->note)
         o->note(o->user, "no device is used, so the heat file has no effect and learns nothing");
     coli__heat_file heat = {0};
     coli_status status = COLI_OK;
     if (o->heat && m->tier) status = read_heat(m, o->heat, &heat);
+    if (status == COLI_OK) status = place_trunk(m, o, list, heat.count);
     if (status == COLI_OK) status = coli__tier_fill(m->tier, heat.count);
     m->heat_tokens = heat.n_token;
     if (status == COLI_OK && o->heat && m->tier && !o->heat_readonly)
@@ -174,6 +272,8 @@ static coli_status open_parts(coli_model *m, const char *dir, const coli_model_o
     if (!coli_exact_check())
         return coli__fail(COLI_E_INTERNAL, "this build or processor does not round as coli/exact.h "
                                            "demands: results would differ from other machines");
+    coli__place_list list;
+    COLI_TRY(coli__place_parse(o->place, &list));
     COLI_TRY(coli__kernels_get(o->isa, &m->kernels));
     COLI_TRY(coli__container_open(dir, &m->container));
     m->engine = coli__engine_by_name(coli__container_engine(m->container));
@@ -181,15 +281,16 @@ static coli_status open_parts(coli_model *m, const char *dir, const coli_model_o
         return coli__fail(COLI_E_UNSUPPORTED,
                           "%s: made for the engine \"%s\", which this version lacks", dir,
                           coli__container_engine(m->container));
-    COLI_TRY(open_devices(m, o));
+    COLI_TRY(open_store(m, o));
+    COLI_TRY(open_devices(m, o, &list));
     COLI_TRY(m->engine->open(coli__container_config(m->container), m->container, m->kernels,
-                             m->tier, &m->weights));
+                             m->tier, m->store, &m->weights));
     m->engine->shape(m->weights, &m->shape);
     COLI_TRY(describe(m, dir));
     COLI_TRY(coli__companions_read(dir, coli__container_config(m->container), m->shape.n_vocab,
                                    &m->beside));
-    COLI_TRY(fill_devices(m, o));
-    return coli__pool_create(o->n_threads, &m->pool);
+    COLI_TRY(coli__pool_create(o->n_threads, &m->pool));
+    return fill_devices(m, o, &list);
 }
 
 coli_status coli_model_open(const char *dir, const coli_model_opts *opts, coli_model **out)
@@ -224,6 +325,7 @@ void coli_model_close(coli_model *m)
         write_heat(m); // who wants to know whether it worked calls coli_model_save_heat
     coli__free(m->heat_path);
     coli__tier_destroy(m->tier);
+    coli__store_destroy(m->store);
     if (coli__devices_close(m->devices)) coli__container_close(m->container);
     coli__free(m->name);
     pthread_mutex_destroy(&m->mu);
@@ -284,6 +386,19 @@ coli_status coli_model_get_backend_stats(const coli_model *m, coli_backend_stats
     lock(m);
     coli__devices_stats(m->devices, &full);
     coli__tier_stats(m->tier, &full);
+    unlock(m);
+    coli__struct_fill(out, &full, sizeof full);
+    return COLI_OK;
+}
+
+coli_status coli_model_get_store_stats(const coli_model *m, coli_store_stats *out)
+{
+    if (out) COLI_TRY(coli__struct_clear("coli_store_stats", out));
+    if (!m || !out)
+        return coli__fail(COLI_E_INVALID, "coli_model_get_store_stats: an argument is NULL");
+    coli_store_stats full = {.struct_size = sizeof full};
+    lock(m);
+    coli__store_stats(m->store, &full);
     unlock(m);
     coli__struct_fill(out, &full, sizeof full);
     return COLI_OK;

@@ -6,6 +6,7 @@
 
 #include "../../../engines/engine.h"
 #include "../model/container.h"
+#include "../moe/store.h"
 #include "../moe/tier.h"
 #include "companions.h"
 
@@ -17,6 +18,7 @@ struct coli_model {
     const coli__kernels *kernels;
     coli__devices *devices; // NULL: none
     coli__tier *tier;       // on them
+    coli__store *store;     // NULL: all experts are mapped
     char *heat_path;        // to be written at close; NULL: not
     uint64_t heat_tokens;   // that the file had when it was read
     coli__shape shape;

@@ -46,6 +46,19 @@ static coli_status check_opts(const coli_model *m, const coli_session_opts *o, u
     return COLI_OK;
 }
 
+coli_status coli__session_bytes(const coli_model *m, coli_session_opts *opts, uint32_t n_worker,
+                                coli__state_bytes *out)
+{
+    COLI_TRY(check_opts(m, opts, &opts->n_ctx, &opts->n_chunk));
+    m->engine->state_bytes(m->weights, opts->n_ctx, opts->n_chunk, n_worker, out);
+    const coli_session *s = NULL; // for the sizes of its numbers
+    out->scratch +=
+        opts->n_ctx * (uint64_t)sizeof *s->ids +
+        m->shape.n_vocab * (uint64_t)(sizeof *s->logits + sizeof *s->seen + sizeof *s->made) +
+        coli__sample_scratch_bytes(m->shape.n_vocab);
+    return COLI_OK;
+}
+
 static size_t longest_token(const coli_model *m)
 {
     size_t longest = 0, n;
@@ -66,6 +79,16 @@ static coli_status grow_piece(coli_session *s)
     const coli_status status = coli__buf_append(&s->piece, zeros, n);
     coli__free(zeros);
     return status;
+}
+
+static void finish_route(coli_session *s)
+{
+    coli__free(s->route.expert_ids);
+    coli__free(s->route.expert_w);
+    coli__free(s->route.levels);
+    coli__free(s->route.ranked);
+    coli__free(s->route.mass);
+    s->route = (coli__probe){0};
 }
 
 static coli_status allocate(coli_session *s)
@@ -107,6 +130,7 @@ coli_status coli_session_create(coli_model *model, const coli_session_opts *opts
 void coli_session_destroy(coli_session *s)
 {
     if (!s) return;
+    finish_route(s);
     s->m->engine->state_destroy(s->state);
     coli__free(s->ids);
     coli__free_aligned(s->logits);
@@ -168,23 +192,58 @@ typedef struct chunk_kind {
     bool is_prompt, begins, ends; // else a single token
 } chunk_kind;
 
-static void tell_before(coli__tier *tier, chunk_kind kind)
+static void tell_before(const coli_model *m, chunk_kind kind)
 {
     if (kind.begins)
-        coli__tier_prompt(tier);
+        coli__tier_prompt(m->tier);
     else if (kind.is_prompt)
-        coli__tier_prompt_goes_on(tier);
+        coli__tier_prompt_goes_on(m->tier);
     else
-        coli__tier_tick(tier);
+        coli__tier_tick(m->tier);
+    if (!kind.is_prompt) coli__store_tick(m->store);
+}
+
+/* Who evaluates has buffers of its own for what was chosen; the rest is ours. */
+static coli__probe probe_of(const coli_session *s, const coli__probe *given)
+{
+    coli__probe p = s->route;
+    if (!given) return p;
+    p.expert_ids = given->expert_ids;
+    p.expert_w = given->expert_w;
+    return p;
+}
+
+static void tell_route(const coli_session *s, const coli__probe *p, uint32_t pos, uint32_t n_row)
+{
+    const coli_route route = {.struct_size = sizeof route,
+                              .pos = pos,
+                              .n_row = n_row,
+                              .n_layer = s->m->shape.n_moe_layer,
+                              .n_expert_used = s->m->shape.n_expert_used,
+                              .n_ranked = p->n_ranked,
+                              .experts = p->expert_ids,
+                              .weights = p->expert_w,
+                              .levels = p->levels,
+                              .ranked = p->ranked,
+                              .mass = p->mass};
+    s->on_route(s->on_route_user, &route);
 }
 
 /* One chunk through the engine.  The model's lock makes sessions take turns chunk by chunk. */
-static coli_status forward(coli_session *s, const coli__forward_args *args, chunk_kind kind)
+static coli_status forward(coli_session *s, const coli__forward_args *asked, chunk_kind kind)
 {
     coli_model *m = s->m;
+    coli__forward_args with_route = *asked;
+    const coli__forward_args *args = asked;
+    coli__probe probe;
+    if (s->on_route) {
+        probe = probe_of(s, asked->probe);
+        with_route.probe = &probe;
+        args = &with_route;
+    }
     s->has_logits = false;
     pthread_mutex_lock(&m->mu);
-    tell_before(m->tier, kind);
+    tell_before(m, kind);
     const coli__fp fp = coli__fp_enter();
     coli__pool_phase(m->pool, 0, COLI_PHASE_OTHER);
     const coli_status status = m->engine->forward(s->state, m->pool, args);
@@ -200,6 +259,7 @@ static coli_status forward(coli_session *s, const coli__forward_args *args, chun
     for (uint32_t t = 0; t < args->n_tok; t++) s->seen[args->ids[t]]++;
     s->pos += args->n_tok;
     s->n_valid = s->pos;
+    if (s->on_route) tell_route(s, args->probe, s->pos - args->n_tok, args->n_tok);
     return COLI_OK;
 }
 
@@ -227,6 +287,33 @@ coli_status coli_session_feed(coli_session *s, const int32_t *ids, size_t n_ids)
     if (!s) return coli__fail(COLI_E_INVALID, "coli_session_feed: session is NULL");
     atomic_store(&s->cancel, false);
     return coli__session_feed(s, ids, n_ids);
+}
+
+coli_status coli_session_on_route(coli_session *s, coli_route_fn fn, void *user)
+{
+    if (!s) return coli__fail(COLI_E_INVALID, "coli_session_on_route: session is NULL");
+    enum { RANKED = 16 };
+    const coli__shape *shape = &s->m->shape;
+    const uint32_t n_ranked = shape->n_expert < RANKED ? shape->n_expert : RANKED;
+    const size_t n_row = (size_t)shape->n_moe_layer * s->n_chunk;
+    const size_t n_used = n_row * shape->n_expert_used;
+    s->on_route = NULL;
+    finish_route(s);
+    if (!fn) return COLI_OK;
+    coli__probe *p = &s->route;
+    p->n_ranked = n_ranked;
+    p->expert_ids = coli__calloc(n_used, sizeof *p->expert_ids);
+    p->expert_w = coli__calloc(n_used, sizeof *p->expert_w);
+    p->levels = coli__calloc(n_used, sizeof *p->levels);
+    p->ranked = coli__calloc(n_row * n_ranked, sizeof *p->ranked);
+    p->mass = coli__calloc(n_row * n_ranked, sizeof *p->mass);
+    if (!p->expert_ids || !p->expert_w || !p->levels || !p->ranked || !p->mass) {
+        finish_route(s);
+        return COLI_E_NOMEM;
+    }
+    s->on_route = fn;
+    s->on_route_user = user;
+    return COLI_OK;
 }
 
 /* Buffers of coli_session_eval. */

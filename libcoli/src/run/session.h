@@ -20,6 +20,11 @@ struct coli_session {
     float *logits; // (n_vocab) of token pos-1
     bool has_logits;
 
+    /* coli_session_on_route */
+    coli_route_fn on_route; // NULL: nobody looks
+    void *on_route_user;
+    coli__probe route; // buffers for n_chunk rows
+
     /* generation */
     coli__rng rng;
     void *sample_scratch;
@@ -29,6 +34,12 @@ struct coli_session {
 
     atomic_bool cancel; // any thread
 };
+
+/* Memory that coli_session_create takes for these options on this model with so many compute threads,
+ * to within a few KiB; of the model only engine, weights and shape are looked at.  E_INVALID for
+ * options that create refuses.  The numbers that zeros in the options stand for are filled in. */
+coli_status coli__session_bytes(const coli_model *m, coli_session_opts *opts, uint32_t n_worker,
+                                coli__state_bytes *out);
 
 /* coli_session_feed without lowering the cancel flag first. */
 coli_status coli__session_feed(coli_session *s, const int32_t *ids, size_t n_ids);

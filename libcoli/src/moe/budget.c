@@ -1,0 +1,60 @@
+/* budget.c - see budget.h.
+ *
+ * Bytes of whole models reach 2^40, their products with counts may pass 2^64: what does is larger
+ * than any memory, so it saturates, and the comparison that follows is right. */
+#include "budget.h"
+
+#include "../base/alloc.h"
+
+static uint64_t times(uint64_t a, uint64_t b)
+{
+    uint64_t product;
+    return coli__mul(a, b, &product) ? product : UINT64_MAX;
+}
+
+static uint64_t plus(uint64_t a, uint64_t b)
+{
+    uint64_t sum;
+    return coli__add(a, b, &sum) && sum != COLI__BUDGET_UNKNOWN ? sum : COLI__BUDGET_UNKNOWN - 1;
+}
+
+static uint64_t minus(uint64_t a, uint64_t b)
+{
+    return a > b ? a - b : 0;
+}
+
+uint64_t coli__budget_slots(uint64_t budget_bytes, uint64_t slot_bytes, uint64_t n)
+{
+    const uint64_t fit = slot_bytes ? budget_bytes / slot_bytes : 0;
+    return fit < n ? fit : n;
+}
+
+/* 88 of a hundred parts, without passing 64 bits. */
+static uint64_t most_of(uint64_t n)
+{
+    return n / 100 * 88 + n % 100 * 88 / 100;
+}
+
+static uint64_t budget_of(const coli__ram_ask *ask)
+{
+    if (ask->ram_bytes > 0) return ask->ram_bytes;
+    if (ask->free_bytes == COLI__BUDGET_UNKNOWN) return COLI__BUDGET_UNKNOWN;
+    return plus(ask->resident_bytes, most_of(ask->free_bytes));
+}
+
+coli__ram_budget coli__budget_ram(const coli__ram_ask *ask)
+{
+    coli__ram_budget b = {.budget_bytes = budget_of(ask)};
+    b.expert_bytes = b.budget_bytes == COLI__BUDGET_UNKNOWN
+                         ? COLI__BUDGET_UNKNOWN
+                         : minus(b.budget_bytes, ask->resident_bytes);
+    const uint64_t per_cap = times(ask->slot_bytes, ask->n_layer); // one more expert in each layer
+    const uint64_t cap = b.expert_bytes / per_cap;
+    b.is_short = cap == 0;
+    b.cap = cap == 0 ? 1 : cap < ask->n_expert ? (uint32_t)cap : ask->n_expert;
+    // some layer has no more than this many elsewhere
+    const uint64_t elsewhere = ask->n_elsewhere / ask->n_layer;
+    b.holds_all = cap >= ask->n_expert;
+    b.holds_rest = cap >= minus(ask->n_expert, elsewhere);
+    return b;
+}

@@ -1,0 +1,82 @@
+/* store_placement.c - P1 with less memory than the experts need: the same logits, to the bit, whatever
+ * the number of slots, the cut of the prompt, and what devices hold besides. */
+#include "backends.h"
+
+#include "libcoli/src/moe/store.h"
+
+static coli_store_stats store_stats(const coli_model *m)
+{
+    coli_store_stats s = {.struct_size = sizeof s};
+    T_OK(coli_model_get_store_stats(m, &s));
+    return s;
+}
+
+/* One placement.  percent of the experts on devices; below 0: no devices. */
+static void check(const char *dir, const digest *want, uint32_t n_prompt, uint32_t n_slot,
+                  double percent, uint32_t n_chunk)
+{
+    coli_model_opts opts = backend_opts(percent, false, NULL);
+    if (percent < 0) opts.backend = "none";
+    opts.ram_experts = n_slot;
+    coli_model *m;
+    T_OK(coli_model_open(dir, &opts, &m));
+    const digest got = digest_of(m, n_chunk, n_prompt);
+    if (got.h != want->h)
+        print_error("%u slots, %g %% on devices, chunks of %u\n", n_slot, percent, n_chunk);
+    T_MEM(got.last, want->last, want->n_vocab * sizeof(float));
+    T_EQ(got.h, want->h);
+
+    const coli_store_stats s = store_stats(m);
+    const uint32_t n_layer = m->shape.n_moe_layer, n_expert = m->shape.n_expert;
+    T_TRUE(s.is_limited);
+    T_EQ(s.n_slot, n_slot);
+    T_EQ(s.n_read_failed, 0);
+    // a chunk reads no expert of a layer twice
+    const uint64_t n_step = (n_prompt + n_chunk - 1) / n_chunk;
+    T_LE(s.n_miss, n_step * n_layer * n_expert);
+    T_LE(s.n_read, s.n_miss + s.n_guess_read);
+    if (percent == 100) T_EQ(s.n_hit + s.n_miss, 0);
+    if (percent < 0 && n_slot == n_expert) T_LE(s.n_read, (uint64_t)n_layer * n_expert);
+    T_TRUE(coli__store_is_sound(m->store));
+    coli_model_close(m);
+}
+
+static void check_model(const char *dir, uint32_t n_prompt, uint32_t n_expert)
+{
+    static const double percents[] = {-1, 0, 25, 100};
+    static const uint32_t chunks[] = {512, 7, 1};
+    const uint32_t n_slots[] = {1, 2, n_expert / 2, n_expert};
+    const digest want = digest_run(dir, NULL, 2, 512, n_prompt);
+    for (size_t i = 0; i < 4; i++)
+        for (size_t p = 0; p < 4; p++)
+            for (size_t c = 0; c < 3; c++)
+                if (p != 1 || c == 0) // 0 % is like none
+                    check(dir, &want, n_prompt, n_slots[i], percents[p], chunks[c]);
+}
+
+T_TEST(demo_model)
+{
+    T_BEGIN;
+    check_model(TEST_MODELS "/hummingbird", 60, 64);
+}
+
+T_TEST(other_formats)
+{
+    T_BEGIN;
+    for (size_t i = 0; i < N_FORMAT; i++) {
+        char *dir = digest_container(i);
+        const digest want = digest_run(dir, NULL, 2, 512, N_FORMAT_PROMPT);
+        check(dir, &want, N_FORMAT_PROMPT, 1, -1, 512);
+        check(dir, &want, N_FORMAT_PROMPT, 3, 50, 7);
+        free(dir);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    if (!backend_from(argc, argv)) return 2;
+    if (!backend_is_there()) return SKIPPED;
+    const struct CMUnitTest tests[] = {cmocka_unit_test(demo_model),
+                                       cmocka_unit_test(other_formats)};
+    return cmocka_run_group_tests(tests, NULL, world_teardown);
+}
