@@ -29,7 +29,7 @@ coli__interval coli__ratio_interval(const coli__ratio *r);
  * difference seen in n pairs is no proof that there is none.
  *
  *     240 pairs, none differs    0, from -0.81 % to 0.81 %
- *     240 pairs, 3 lost          1.25 %, from -0.3 % to 2.8 % */
+ *     240 pairs, 3 lost          1.25 %, from -0.37 % to 2.85 % */
 coli__interval coli__pairs_interval(uint32_t n, uint32_t lost, uint32_t won);
 
 /* The value that Student's t of df degrees exceeds with probability 2.5 %; df >= 1. */
