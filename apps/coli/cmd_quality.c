@@ -118,8 +118,11 @@ static coli_status open_session(quality_side *side)
     coli_tasks_info info = {.struct_size = sizeof info};
     const coli_status status = coli_tasks_get_info(side->tasks, &info);
     if (status != COLI_OK) return status;
-    const coli_session_opts opts = {
-        .struct_size = sizeof opts, .n_ctx = info.n_ctx, .n_chunk = side->settings.chunk};
+    const coli_route_opts *route = &side->engine.route;
+    const coli_session_opts opts = {.struct_size = sizeof opts,
+                                    .n_ctx = info.n_ctx,
+                                    .n_chunk = side->settings.chunk,
+                                    .route = route->cache_route || route->agree ? route : NULL};
     return coli_session_create(side->engine.model, &opts, &side->engine.session);
 }
 
@@ -152,7 +155,10 @@ static coli_status look_at_model(quality_side *side)
     if (status != COLI_OK) return status;
     snprintf(side->name, sizeof side->name, "%s", info.name);
     side->stats = (coli_backend_stats){.struct_size = sizeof side->stats};
-    return coli_model_get_backend_stats(side->engine.model, &side->stats);
+    side->route = (coli_route_stats){.struct_size = sizeof side->route};
+    status = coli_model_get_backend_stats(side->engine.model, &side->stats);
+    if (status != COLI_OK) return status;
+    return coli_model_get_route_stats(side->engine.model, &side->route);
 }
 
 /* From options to scores; the model is closed again.  An exit code. */

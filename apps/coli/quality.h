@@ -17,6 +17,7 @@ typedef struct quality_side {
     coli_scores *scores;
     double seconds; // of scoring; 0: it was read
     coli_backend_stats stats;
+    coli_route_stats route; // what cache-aware routing exchanged
     char name[128]; // of the model
 } quality_side;
 

@@ -106,6 +106,7 @@ static void print_run(const quality_side *side)
     printf("%" PRIu64 " tokens in %.1f s, %.0f tok/s", tasks_of(side).n_token, side->seconds,
            speed(side));
     if (side->stats.n_device) printf("; VRAM hit rate %.1f %%", hit_rate(side) * 100);
+    if (side->route.route_slots) printf("; swapped %.1f %%", side->route.swap_pct);
     putchar('\n');
 }
 
@@ -236,6 +237,13 @@ static json_t *side_json(const quality_side *side)
         json_object_set_new(o, "tok_s", json_real(speed(side)));
     }
     if (side->stats.n_device) json_object_set_new(o, "hit_rate", json_real(hit_rate(side)));
+    const coli_route_stats *r = &side->route;
+    if (r->route_slots || r->n_row)
+        json_object_set_new(o, "route",
+                            json_pack("{s:f, s:I, s:I, s:f, s:f}", "swap_pct", r->swap_pct,
+                                      "route_swaps", (json_int_t)r->route_swaps, "route_slots",
+                                      (json_int_t)r->route_slots, "route_agree", r->route_agree,
+                                      "route_kl", r->route_kl));
     for (uint32_t i = 0; i < info.n_item; i++) json_array_append_new(items, item_json(side, i));
     json_object_set_new(o, "items", items);
     return o;

@@ -72,9 +72,14 @@ void app_range_text(const app_option *o, bool brief, char *out, size_t cap)
                  brief ? "auto, 50%, 8GiB, 12GB, 500MiB; 8 means 8GiB"
                        : "auto, a share like 50%, or a size like 8GiB, 12GB or 500MiB");
         break;
+    case APP_BYTES:
+        snprintf(out, cap, "%s",
+                 brief ? "auto, 8GB, 12GiB, 500MiB; 8 means 8GB"
+                       : "auto, or a size like 8GB or 500MiB");
+        break;
     case APP_FLAG:
     case APP_PAIR:
-    case APP_FLAG_NOT:
+    case APP_OFF:
         break;
     }
 }

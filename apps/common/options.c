@@ -168,33 +168,54 @@ static bool is_ordinals(const char *text)
     return digit;
 }
 
-/* "auto", "50%", "8GiB".  A bare number counts GiB, as CUDA_EXPERT_GB always did. */
-static bool parse_vram(const char *text, app_vram *out)
+/* "8GiB", "12GB"; a bare number counts `bare` bytes. */
+static bool parse_size(const char *text, double bare, double *n_bytes)
 {
     static const struct {
         const char *name;
         double n_bytes;
-    } units[] = {{"", 0x1p30}, {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"TiB", 0x1p40},
-                 {"MB", 1e6},  {"GB", 1e9},     {"TB", 1e12},    {NULL, 0}};
-    *out = (app_vram){.text = text};
-    if (strcmp(text, "auto") == 0) return true;
+    } units[] = {{"MiB", 0x1p20}, {"GiB", 0x1p30}, {"TiB", 0x1p40}, {"MB", 1e6},
+                 {"GB", 1e9},     {"TB", 1e12},    {NULL, 0}};
     char number[32];
     const size_t n = strspn(text, "0123456789.");
     if (n == 0 || n >= sizeof number) return false;
     memcpy(number, text, n);
     number[n] = 0;
-    if (!parse_double(number, &out->amount)) return false;
-    if (strcmp(text + n, "%") == 0) {
+    if (!parse_double(number, n_bytes)) return false;
+    double unit = text[n] ? 0 : bare;
+    for (int i = 0; units[i].name; i++)
+        if (strcmp(text + n, units[i].name) == 0) unit = units[i].n_bytes;
+    *n_bytes *= unit;
+    return unit > 0 && *n_bytes < 0x1p60;
+}
+
+/* "auto", "50%", "8GiB".  A bare number counts GiB, as CUDA_EXPERT_GB always did. */
+static bool parse_vram(const char *text, app_vram *out)
+{
+    *out = (app_vram){.text = text};
+    if (strcmp(text, "auto") == 0) return true;
+    const size_t n = strlen(text);
+    char number[32];
+    if (n > 0 && n < sizeof number && text[n - 1] == '%') {
+        memcpy(number, text, n - 1);
+        number[n - 1] = 0;
         out->unit = COLI_VRAM_PERCENT;
-        return out->amount <= 100;
+        return strspn(number, "0123456789.") == n - 1 && parse_double(number, &out->amount) &&
+               out->amount <= 100;
     }
     out->unit = COLI_VRAM_BYTES;
-    for (int i = 0; units[i].name; i++)
-        if (strcmp(text + n, units[i].name) == 0) {
-            out->amount *= units[i].n_bytes;
-            return out->amount < 0x1p60;
-        }
-    return false;
+    return parse_size(text, 0x1p30, &out->amount);
+}
+
+/* "auto", "8GB".  A bare number counts GB, as RAM_GB always did. */
+static bool parse_bytes(const char *text, app_bytes *out)
+{
+    *out = (app_bytes){.text = text};
+    if (strcmp(text, "auto") == 0) return true;
+    double n_bytes = 0;
+    if (!parse_size(text, 1e9, &n_bytes)) return false;
+    out->n_bytes = (uint64_t)n_bytes; // 0 is auto
+    return true;
 }
 
 /* Set the option's field; false when the text is not one of its values. */
@@ -207,9 +228,9 @@ static bool take_value(const app_option *o, const char *text, app_settings *s)
     case APP_FLAG: // of a variable: 0 or 1
         *(bool *)field = !text || strcmp(text, "0") != 0;
         return !text || !*text || strcmp(text, "0") == 0 || strcmp(text, "1") == 0;
-    case APP_FLAG_NOT:
+    case APP_OFF: // of a variable: 1 is what there is without it
         *(bool *)field = !text || strcmp(text, "0") == 0;
-        return !text || strcmp(text, "0") == 0 || strcmp(text, "1") == 0;
+        return !text || !*text || strcmp(text, "0") == 0 || strcmp(text, "1") == 0;
     case APP_TEXT:
         *(const char **)field = text;
         return *text || strcmp(o->arg, "TEXT") == 0; // no path and no format is empty
@@ -237,6 +258,8 @@ static bool take_value(const app_option *o, const char *text, app_settings *s)
         return is_ordinals(text);
     case APP_VRAM:
         return parse_vram(text, field);
+    case APP_BYTES:
+        return parse_bytes(text, field);
     }
     return false;
 }
@@ -246,7 +269,7 @@ char *app_value_text(const app_settings *s, app_option_id id)
     const void *field = (const char *)s + app_options[id].offset;
     switch (app_options[id].kind) {
     case APP_FLAG:
-    case APP_FLAG_NOT:
+    case APP_OFF:
         return app_format("%s", *(const bool *)field ? "on" : "off");
     case APP_TEXT:
     case APP_CHOICE:
@@ -259,6 +282,10 @@ char *app_value_text(const app_settings *s, app_option_id id)
         return set_text(app_options[id].choices, *(const uint32_t *)field);
     case APP_VRAM: {
         const char *text = ((const app_vram *)field)->text;
+        return app_format("%s", text ? text : "auto");
+    }
+    case APP_BYTES: {
+        const char *text = ((const app_bytes *)field)->text;
         return app_format("%s", text ? text : "auto");
     }
     case APP_U32:
@@ -362,7 +389,7 @@ static int bad_value(const char *name, const char *before, const app_option *o, 
 {
     char range[128];
     app_range_text(o, false, range, sizeof range);
-    if (o->kind == APP_FLAG || o->kind == APP_FLAG_NOT)
+    if (o->kind == APP_FLAG || o->kind == APP_OFF)
         snprintf(range, sizeof range, "1 or 0"); // of a variable
     app_error("%s%s: expected %s, found \"%s\"", before, name, range, text);
     if (o->kind == APP_CHOICE) {

@@ -24,6 +24,7 @@ enum {
     APP_BACKEND = 1 << 11,
     APP_HEAT = 1 << 12,
     APP_REPLAY = 1 << 13,
+    APP_PLAN = 1 << 14,
     APP_SETTING = 1 << 30 // no command: the options in one argument of `coli bench --compare`
 };
 
@@ -44,9 +45,20 @@ typedef enum app_option_id {
     APP_OPT_NO_TRUNK_PROBE,
     APP_OPT_HEAT,
     APP_OPT_HEAT_READONLY,
+    APP_OPT_RAM,
+    APP_OPT_RAM_EXPERTS,
+    APP_OPT_PIN,
+    APP_OPT_NO_PILOT,
     APP_OPT_REPLAN,
     APP_OPT_REPLAN_MAX,
     APP_OPT_REPLAN_WITH,
+    APP_OPT_CACHE_ROUTE,
+    APP_OPT_ROUTE_J,
+    APP_OPT_ROUTE_M,
+    APP_OPT_ROUTE_P,
+    APP_OPT_ROUTE_ALPHA,
+    APP_OPT_ROUTE_AGREE,
+    APP_OPT_ROUTE_LIVE,
     APP_OPT_NO_WARMSTART,
     APP_OPT_HOME,
     APP_OPT_LAYER_SPLIT,
@@ -137,6 +149,12 @@ typedef struct app_vram {
     double amount;
 } app_vram;
 
+/* A size of memory; all zero: the library's choice. */
+typedef struct app_bytes {
+    const char *text; // as typed
+    uint64_t n_bytes;
+} app_bytes;
+
 struct app_variable;
 
 typedef struct app_settings {
@@ -149,6 +167,12 @@ typedef struct app_settings {
     const char *heat;
     bool heat_readonly, replan;
     uint32_t replan_max, replan_with, layer_split;
+    app_bytes ram, pin;
+    uint32_t ram_experts;
+    bool no_pilot;
+    bool cache_route, route_agree, route_live;
+    uint32_t route_j, route_m;
+    float route_p, route_alpha;
     bool no_warmstart;
     const char *home;
     uint32_t device;
@@ -183,7 +207,6 @@ typedef struct app_settings {
 
 typedef enum app_kind {
     APP_FLAG,
-    APP_FLAG_NOT, // its variable says the opposite: 0 sets the flag
     APP_TEXT,
     APP_CHOICE,
     APP_SET, // of choices, "a,b": one bit each in an uint32_t, the first choice's is 1
@@ -192,7 +215,9 @@ typedef enum app_kind {
     APP_F32,
     APP_PAIR,     // two texts, which may be empty or begin with a dash
     APP_ORDINALS, // "0,2", a text
-    APP_VRAM      // an app_vram
+    APP_VRAM,     // an app_vram
+    APP_BYTES,    // an app_bytes
+    APP_OFF       // a flag that switches something off, which its variable switches on (1) and off (0)
 } app_kind;
 
 typedef struct app_option {

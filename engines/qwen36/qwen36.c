@@ -70,7 +70,6 @@ typedef struct model {
     qwen36_dims dims;
     const coli__kernels *k;
     coli__tier *tier;
-    coli__store *store;
     layer *layers;        // (n_layer)
     coli__moe_layer *moe; // (n_layer)
     coli__mat embed, head;
@@ -292,15 +291,13 @@ static coli_status model_offer(const void *p, coli__trunk *trunk)
 }
 
 static coli_status model_open(const json_t *config, const coli__container *container,
-                              const coli__kernels *kernels, coli__tier *tier, coli__store *store,
-                              void **out)
+                              const coli__kernels *kernels, coli__tier *tier, void **out)
 {
     *out = NULL;
     model *m = coli__calloc(1, sizeof *m);
     if (!m) return COLI_E_NOMEM;
     m->k = kernels;
     m->tier = tier;
-    m->store = store;
     coli_status status = qwen36_read_dims(config, &m->dims);
     if (status == COLI_OK) status = model_bind(m, container);
     if (status != COLI_OK) {
@@ -451,7 +448,7 @@ static void state_bytes(const void *p, uint32_t n_ctx, uint32_t max_chunk, uint3
         n_worker * (uint64_t)scratch_floats(d, n_ctx, max_chunk) * sizeof(float);
 }
 
-static coli_status state_allocate(state *s)
+static coli_status state_allocate(state *s, coli__store *store)
 {
     const qwen36_dims *d = &s->m->dims;
     const size_t T = s->max_tok;
@@ -468,7 +465,7 @@ static coli_status state_allocate(state *s)
     COLI_TRY(coli__acts_init(&s->mixed, s->max_tok, d->n_head * d->d_head, mixed));
     COLI_TRY(coli__acts_init(&s->mixed_dn, s->max_tok, d->n_v_head * d->d_v, mixed_dn));
     COLI_TRY(coli__moe_create(s->m->moe, d->n_layer, d->n_expert_used, s->max_tok, s->n_worker,
-                              s->m->k, s->m->tier, s->m->store, &s->moe));
+                              s->m->k, s->m->tier, store, &s->moe));
     COLI_TRY(coli__dense_create(coli__tier_devices(s->m->tier), s->max_tok, &s->dense));
     s->recurrent = coli__alloc64(s->m->n_deltanet * s->recurrent_floats * sizeof(float));
     s->keys = coli__alloc64_raw((size_t)kv);
@@ -486,7 +483,7 @@ static coli_status state_allocate(state *s)
 }
 
 static coli_status state_create(void *p, uint32_t n_ctx, uint32_t max_chunk, uint32_t n_worker,
-                                void **out)
+                                coli__store *store, void **out)
 {
     *out = NULL;
     state *s = coli__calloc(1, sizeof *s);
@@ -495,7 +492,7 @@ static coli_status state_create(void *p, uint32_t n_ctx, uint32_t max_chunk, uin
     s->n_ctx = n_ctx;
     s->max_tok = max_chunk;
     s->n_worker = n_worker;
-    const coli_status status = state_allocate(s);
+    const coli_status status = state_allocate(s, store);
     if (status != COLI_OK) {
         state_destroy(s);
         return status;
@@ -1028,6 +1025,7 @@ static coli_status forward(void *p, coli__pool *pool, const coli__forward_args *
     state *s = p;
     const qwen36_dims *d = &s->m->dims;
     chunk c = {.s = s, .pool = pool, .n_tok = args->n_tok, .probe = args->probe};
+    coli__moe_set_router(s->moe, args->router);
     for (uint32_t t = 0; t < c.n_tok; t++)
         coli__mat_row(&s->m->embed, (uint32_t)args->ids[t], s->h + (size_t)t * d->d_model);
     coli__rope_table(s->m->rope_freq, d->d_rot, s->pos, c.n_tok, s->rope_cos, s->rope_sin);
@@ -1045,6 +1043,11 @@ static coli_status forward(void *p, coli__pool *pool, const coli__forward_args *
             coli__moe_run(s->moe, &s->m->moe[c.layer], pool, c.n_tok, s->pos, s->h);
         if (status != COLI_OK) return coli__fail_in(status, "layer %u", c.layer);
         probe_moe(&c);
+    }
+    if (args->elapsed) {
+        const coli__moe_times times = coli__moe_take_times(s->moe);
+        args->elapsed->moe_ns += times.moe_ns;
+        args->elapsed->wait_ns += times.wait_ns;
     }
     COLI_TRY(check_output(&c));
     if (args->logits_from < args->n_tok) COLI_TRY(logits(&c, args));

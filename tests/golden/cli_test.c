@@ -399,7 +399,7 @@ T_TEST(variables_that_do_nothing_are_named_once)
                               "ROUTER=1", "COLI_MODEL=" MODEL),
                          LIST("info"));
     EXPECT(o, o.code == 0);
-    EXPECT(o, has(o.err, "coli: warning: PIN_GB is known but has no effect yet\n"));
+    EXPECT(o, has(o.err, "coli: warning: PIN is known but has no effect yet\n"));
     EXPECT(o, has(o.err, "PIN is known but has no effect yet"));
     EXPECT(o, has(o.err, "COLI_MODLE is not a variable that coli knows; did you mean COLI_MODEL?"));
     EXPECT(o, has(o.err, "QT_FOO is not a variable"));

@@ -4,8 +4,12 @@
 
 #include "error.h"
 
-/* Bytes that can be taken without pushing others out; 0 when the system does not tell. */
+/* Bytes that can be taken without pushing others out, limits of control groups included; 0 when the
+ * system does not tell. */
 uint64_t coli__memory_available(void);
+#ifndef _WIN32
+uint64_t coli__memory_available_under(const char *root); // where /proc and /sys are; for tests
+#endif
 
 /* Bytes of the largest cache of the first processor; 0 when the system does not tell. */
 uint64_t coli__cache_bytes(void);

@@ -47,4 +47,17 @@ typedef struct coli__ram_budget {
  * n_layer, n_expert and slot_bytes are at least 1. */
 coli__ram_budget coli__budget_ram(const coli__ram_ask *ask);
 
+/* ---- all of it ------------------------------------------------------------------------------ */
+
+/* How many of the n experts of all n_layer layers are where, n_vram of them on devices. */
+typedef struct coli__split {
+    uint64_t n_vram, n_ram, n_disk;
+} coli__split;
+coli__split coli__budget_split(uint64_t n, uint32_t n_layer, uint64_t n_vram,
+                               const coli__ram_budget *ram);
+
+/* The longest context, a multiple of 256 below n_ctx, with which kv_bytes for n_ctx tokens shrink by
+ * missing_bytes; 0 when none of 256 or more does. */
+uint32_t coli__budget_shorter_ctx(uint32_t n_ctx, uint64_t kv_bytes, uint64_t missing_bytes);
+
 #endif

@@ -31,6 +31,10 @@
  *     not        e1 e9 e4       wave 2: e1 e9     meanwhile e4, into e3's slot
  *                               the last: e4, and the join
  *
+ * A guess.  While few rows are computed, the next layer's router is applied to this layer's input, which
+ * mostly shows what that layer will need; the store reads it early.  It is one more item of the first
+ * `inner`.
+ *
  * Why the join is in `outer`: a column of the output needs only that column of every expert, so the
  * worker that computed it adds in rank order without waiting for anyone.
  *
@@ -46,9 +50,10 @@
 #include "route.h"
 
 enum {
-    INNER = 64, // columns of the inner width per item: whole groups of either size
-    ROWS = 32,  // rows per pass in an item: gate and up tiles stay in L1
-    TILE = 32,  // output columns per item of `outer`: two panels
+    INNER = 64,     // columns of the inner width per item: whole groups of either size
+    ROWS = 32,      // rows per pass in an item: gate and up tiles stay in L1
+    TILE = 32,      // output columns per item of `outer`: two panels
+    GUESS_ROWS = 4, // more rows need most of a layer's experts anyway
 };
 
 /* A run of rows that use one expert in this chunk. */
@@ -61,7 +66,7 @@ typedef struct run {
 /* Where a result comes from. */
 typedef struct source {
     int32_t device; // index; HOST: the tile; BUFFER: `computed`
-    uint32_t row;   // of the device's result
+    uint32_t row;   // of the device's result; else whether its expert was read for it
 } source;
 
 enum { HOST = -1, BUFFER = -2 };
@@ -79,14 +84,19 @@ struct coli__moe {
     coli__devices *devices; // the tier's
     uint32_t n_device;
     coli__store *store; // NULL: all experts are mapped
+    const coli__moe_layer *layers;
+    uint32_t n_layer;
+
+    coli__router *router; // of the present chunk; NULL: plain
 
     /* per row, written by coli__moe_route */
-    coli__acts x;          // (max_tok, d_model)
-    float *logits;         // (max_tok, n_expert)
-    int32_t *ids;          // (max_tok, n_used)
-    float *w;              // (max_tok, n_used)
-    float *shared_w;       // (max_tok)
-    atomic_uint first_bad; // lowest row whose numbers left their range; UINT32_MAX: none
+    coli__acts x;           // (max_tok, d_model)
+    float *logits;          // (max_tok, n_expert)
+    coli__route_cost *cost; // (max_tok) where the router prefers
+    int32_t *ids;           // (max_tok, n_used)
+    float *w;               // (max_tok, n_used)
+    float *shared_w;        // (max_tok)
+    atomic_uint first_bad;  // lowest row whose numbers left their range; UINT32_MAX: none
 
     /* per chunk */
     uint32_t *n_of;          // (n_expert + 1) pairs of each expert
@@ -110,6 +120,14 @@ struct coli__moe {
 
     source *pair_source; // (max_tok * n_used) with devices or a store
     float *computed;     // (max_tok * n_used, d_model) by pair; with a store
+
+    /* per chunk, with a store that guesses */
+    const coli__moe_layer *guess_layer; // whom the guesses are about; NULL: there are none
+    uint32_t n_guess_row;
+    float *guess_logits; // (GUESS_ROWS, n_expert)
+    int32_t *guess_ids;  // (GUESS_ROWS, n_used)
+    float *guess_w;      // (GUESS_ROWS, n_used)
+    coli__moe_times times; // the caller's, who is worker 0
 
     /* per worker */
     float *tile; // (n_worker, max_tok * (n_used + 1), TILE)
@@ -188,6 +206,8 @@ coli_status coli__moe_create(const coli__moe_layer *layers, uint32_t n_layer,
     m->n_device = coli__devices_n(m->devices);
     m->shared_device = HOST;
     m->store = store;
+    m->layers = layers;
+    m->n_layer = n_layer;
 
     uint32_t inner, shared;
     const uint32_t x = forms_of_layers(layers, n_layer, &inner, &shared);
@@ -199,14 +219,15 @@ coli_status coli__moe_create(const coli__moe_layer *layers, uint32_t n_layer,
     m->logits = coli__alloc64((size_t)max_tok * m->n_expert * sizeof(float));
     m->ids = coli__calloc(n_pair, sizeof *m->ids);
     m->w = coli__calloc(n_pair, sizeof *m->w);
+    m->cost = coli__calloc(max_tok, sizeof *m->cost);
     m->shared_w = coli__calloc(max_tok, sizeof *m->shared_w);
     m->n_of = coli__calloc((size_t)m->n_expert + 1, sizeof *m->n_of);
     m->runs = coli__calloc((size_t)m->n_expert + 1, sizeof *m->runs);
     m->pair_row = coli__calloc(n_pair, sizeof *m->pair_row);
     m->pair_of = coli__calloc(n_pair, sizeof *m->pair_of);
     m->tile = coli__alloc64(n_worker * (n_pair + max_tok) * TILE * sizeof(float));
-    if (!m->logits || !m->ids || !m->w || !m->shared_w || !m->n_of || !m->runs || !m->pair_row ||
-        !m->pair_of || !m->tile)
+    if (!m->logits || !m->cost || !m->ids || !m->w || !m->shared_w || !m->n_of || !m->runs ||
+        !m->pair_row || !m->pair_of || !m->tile)
         status = COLI_E_NOMEM;
     if (m->n_device > 0 || store) {
         m->pair_source = coli__calloc(n_pair, sizeof *m->pair_source);
@@ -214,7 +235,10 @@ coli_status coli__moe_create(const coli__moe_layer *layers, uint32_t n_layer,
     }
     if (store) {
         m->computed = coli__alloc64_raw(n_pair * m->d_model * sizeof(float));
-        if (!m->computed) status = COLI_E_NOMEM;
+        m->guess_logits = coli__alloc64(GUESS_ROWS * (size_t)m->n_expert * sizeof(float));
+        m->guess_ids = coli__calloc(GUESS_ROWS * (size_t)m->n_used, sizeof *m->guess_ids);
+        m->guess_w = coli__calloc(GUESS_ROWS * (size_t)m->n_used, sizeof *m->guess_w);
+        if (!m->computed || !m->guess_logits || !m->guess_ids || !m->guess_w) status = COLI_E_NOMEM;
     }
     atomic_init(&m->first_bad, UINT32_MAX);
     if (status == COLI_OK && m->n_device > 0) status = create_groups(m);
@@ -234,7 +258,8 @@ uint64_t coli__moe_bytes(const coli__moe_layer *layers, uint32_t n_layer, uint32
     uint32_t inner, shared;
     const uint32_t x = forms_of_layers(layers, n_layer, &inner, &shared);
     const uint64_t n_pair = (uint64_t)max_tok * n_expert_used;
-    const uint64_t per_row = e->n_expert * sizeof *m->logits + sizeof *m->shared_w;
+    const uint64_t per_row =
+        e->n_expert * sizeof *m->logits + sizeof *m->shared_w + sizeof *m->cost;
     const uint64_t per_pair =
         sizeof *m->ids + sizeof *m->w + sizeof *m->pair_row + sizeof *m->pair_of;
     return coli__acts_bytes(max_tok, e->d_model, x) +
@@ -251,6 +276,7 @@ void coli__moe_destroy(coli__moe *m)
     coli__acts_finish(&m->inner);
     coli__acts_finish(&m->inner_shared);
     coli__free_aligned(m->logits);
+    coli__free(m->cost);
     coli__free(m->ids);
     coli__free(m->w);
     coli__free(m->shared_w);
@@ -270,8 +296,16 @@ void coli__moe_destroy(coli__moe *m)
     coli__free(m->held);
     coli__free(m->pair_source);
     coli__free_aligned(m->computed);
+    coli__free_aligned(m->guess_logits);
+    coli__free(m->guess_ids);
+    coli__free(m->guess_w);
     coli__free(m->join_source);
     coli__free_aligned(m);
+}
+
+void coli__moe_set_router(coli__moe *m, coli__router *router)
+{
+    m->router = router;
 }
 
 float *coli__moe_input(coli__moe *m, uint32_t t)
@@ -303,8 +337,11 @@ void coli__moe_levels(const coli__moe *m, uint32_t t, uint8_t *levels)
 {
     for (uint32_t rank = 0; rank < m->n_used; rank++) {
         const uint32_t pair = m->pair_of[(size_t)t * m->n_used + rank];
-        const bool on_device = m->n_held > 0 && m->pair_source[pair].device != HOST;
-        levels[rank] = on_device ? COLI_LEVEL_VRAM : COLI_LEVEL_RAM;
+        const source *s = m->pair_source ? &m->pair_source[pair] : NULL;
+        levels[rank] = !s               ? COLI_LEVEL_RAM
+                       : s->device >= 0 ? COLI_LEVEL_VRAM
+                       : s->row         ? COLI_LEVEL_DISK
+                                        : COLI_LEVEL_RAM;
     }
 }
 
@@ -313,6 +350,23 @@ void coli__moe_reject(coli__moe *m, uint32_t t)
     unsigned seen = atomic_load(&m->first_bad);
     while (t < seen && !atomic_compare_exchange_weak(&m->first_bad, &seen, t)) {
     }
+}
+
+/* False when a logit is not finite: the row is then rejected, and its ids are valid nevertheless. */
+static bool choose(coli__moe *m, const coli__moe_layer *layer, uint32_t t)
+{
+    const float *logits = m->logits + (size_t)t * m->n_expert;
+    int32_t *ids = m->ids + (size_t)t * m->n_used;
+    float *w = m->w + (size_t)t * m->n_used;
+    if (m->router && m->router->prefers) {
+        const coli__route_row row = {
+            .choice = logits, .level = coli__levels_of(&m->router->levels, layer->experts->layer)};
+        if (coli__route_choose(&m->router->rule, &row, ids, w, &m->cost[t])) {
+            coli__route_normalise(w, m->n_used);
+            return true;
+        }
+    }
+    return coli__route_softmax_topk(m->k, logits, m->n_expert, m->n_used, ids, w);
 }
 
 void coli__moe_route(coli__moe *m, const coli__moe_layer *layer, uint32_t t)
@@ -338,9 +392,7 @@ void coli__moe_route(coli__moe *m, const coli__moe_layer *layer, uint32_t t)
     m->k->matmul(&args);
     m->shared_w[t] = coli_sigmoid(shared);
 
-    const size_t at = (size_t)t * m->n_used;
-    const bool routed =
-        coli__route_softmax_topk(m->k, logits, m->n_expert, m->n_used, m->ids + at, m->w + at);
+    const bool routed = choose(m, layer, t);
     const bool quantised = coli__acts_quantise(&m->x, m->k, t, 0, m->d_model, x);
     if (!routed || !quantised || !coli__is_finite(shared)) coli__moe_reject(m, t);
 }
@@ -365,7 +417,7 @@ static void bucket(coli__moe *m, uint32_t n_tok)
         const uint32_t at = m->n_of[m->ids[p]]++;
         m->pair_row[at] = p / m->n_used;
         m->pair_of[p] = at;
-        if (m->pair_source) m->pair_source[at].device = HOST;
+        if (m->pair_source) m->pair_source[at] = (source){HOST, 0};
     }
     m->runs[m->n_run++] = (run){m->n_expert, 0, n_tok, NULL};
 }
@@ -548,6 +600,7 @@ typedef struct job {
     coli__pool *pool;
     const coli__moe_layer *layer;
     uint32_t n_tok, n_block, n_block_shared;
+    uint32_t n_guess;           // rows of `inner` that guess
     uint32_t first_run, n_part; // of `inner` and `outer_part`
     uint32_t first_left;        // of `outer`: the runs before it are in `computed`
     float *h;
@@ -570,10 +623,34 @@ static void expert_of(const job *j, const run *r, coli__mat *gate, coli__mat *up
     *down = j->layer->shared_down;
 }
 
+/* The experts of the layer behind this one, from row t of this one's input. */
+static void guess_row(const job *j, uint32_t t)
+{
+    coli__moe *m = j->m;
+    float *logits = m->guess_logits + (size_t)t * m->n_expert;
+    const coli__matmul_args args = {.w = &m->guess_layer->router,
+                                    .xf = coli__moe_input(m, t),
+                                    .ldx = m->x.ld,
+                                    .n_row = 1,
+                                    .panel_end = (m->n_expert + COLI_PANEL - 1) / COLI_PANEL,
+                                    .y = logits,
+                                    .ldy = m->n_expert};
+    m->k->matmul(&args);
+    const size_t at = (size_t)t * m->n_used;
+    coli__route_softmax_topk(m->k, logits, m->n_expert, m->n_used, m->guess_ids + at,
+                             m->guess_w + at);
+}
+
 static void inner_item(void *ctx, uint32_t item, uint32_t worker)
 {
     const job *j = ctx;
     coli__moe *m = j->m;
+    if (item < j->n_guess) {
+        coli__pool_phase(j->pool, worker, COLI_PHASE_ROUTER);
+        guess_row(j, item);
+        return;
+    }
+    item -= j->n_guess;
     // the shared expert, which every row uses, comes first: the longest items start earliest
     const bool shared = item < j->n_block_shared;
     coli__pool_phase(j->pool, worker, shared ? COLI_PHASE_SHARED : COLI_PHASE_EXPERTS);
@@ -672,6 +749,16 @@ static void join_row(const coli__moe *m, uint32_t t, uint32_t first, uint32_t n,
     }
 }
 
+/* The same from an item; the caller's own waiting is timed. */
+static bool wait_in_item(coli__moe *m, uint32_t worker, const coli_bk_result **results)
+{
+    if (worker != 0) return wait_for_groups(m, results);
+    const uint64_t start_ns = coli__clock_ns();
+    const bool good = wait_for_groups(m, results);
+    m->times.wait_ns += coli__clock_ns() - start_ns;
+    return good;
+}
+
 static void outer_item(void *ctx, uint32_t item, uint32_t worker)
 {
     const job *j = ctx;
@@ -691,7 +778,7 @@ static void outer_item(void *ctx, uint32_t item, uint32_t worker)
     const coli_bk_result *results[N_RESULT] = {NULL};
     if (has_groups(m)) {
         coli__pool_phase(j->pool, worker, COLI_PHASE_WAITING);
-        if (!wait_for_groups(m, results)) return;
+        if (!wait_in_item(m, worker, results)) return;
     }
     coli__pool_phase(j->pool, worker, COLI_PHASE_EXPERTS);
     for (uint32_t t = 0; t < j->n_tok; t++) {
@@ -722,7 +809,8 @@ static void run_inner(job *j, uint32_t first_run, uint32_t n_run, uint32_t n_blo
 {
     j->first_run = first_run;
     j->n_block_shared = n_block_shared;
-    coli__pool_run(j->pool, n_block_shared + n_run * j->n_block, inner_item, j);
+    coli__pool_run(j->pool, j->n_guess + n_block_shared + n_run * j->n_block, inner_item, j);
+    j->n_guess = 0;
 }
 
 static void run_outer(job *j)
@@ -767,6 +855,9 @@ static void hold_what_is_there(waves *w)
     for (uint32_t i = w->done; i < w->end; i++) {
         const coli__store_state state =
             coli__store_hold(w->store, w->j->layer->experts, m->runs[i].expert);
+        const run *r = &m->runs[i];
+        for (uint32_t p = r->first; p < r->first + r->n; p++)
+            m->pair_source[p].row = state == COLI__STORE_ABSENT;
         if (state == COLI__STORE_ABSENT) continue;
         swap_runs(m, i, w->asked);
         if (state == COLI__STORE_HERE) swap_runs(m, w->asked, w->here++);
@@ -798,6 +889,41 @@ static void release_runs(waves *w, uint32_t first, uint32_t end)
         coli__store_release(w->store, w->j->layer->experts, w->j->m->runs[i].expert);
 }
 
+/* The next layer's step is what the first `inner` guesses about. */
+static void plan_guess(job *j)
+{
+    coli__moe *m = j->m;
+    const size_t next = (size_t)(j->layer - m->layers) + 1;
+    m->guess_layer = NULL;
+    if (!coli__store_guesses(m->store) || j->n_tok > GUESS_ROWS || next >= m->n_layer) return;
+    m->guess_layer = &m->layers[next];
+    m->n_guess_row = j->n_guess = j->n_tok;
+}
+
+/* Read what was guessed and is on no device. */
+static void use_guess(const coli__moe *m)
+{
+    for (uint32_t i = 0; i < m->n_guess_row * m->n_used; i++) {
+        coli__slot slot;
+        const coli__ct_experts *x = m->guess_layer->experts;
+        if (!coli__tier_find(m->tier, x, (uint32_t)m->guess_ids[i], &slot))
+            coli__store_guess(m->store, x, &m->guess_ids[i], 1);
+    }
+}
+
+/* How many of this layer's experts were guessed. */
+static void score_guess(const job *j)
+{
+    const coli__moe *m = j->m;
+    if (m->guess_layer != j->layer || m->n_guess_row != j->n_tok) return;
+    uint64_t n_right = 0;
+    for (uint32_t i = 0; i < j->n_tok * m->n_used; i++) {
+        const int32_t *guesses = m->guess_ids + i / m->n_used * m->n_used;
+        for (uint32_t k = 0; k < m->n_used; k++) n_right += guesses[k] == m->ids[i];
+    }
+    coli__store_guessed(m->store, j->n_tok * m->n_used, n_right);
+}
+
 /* While others wait for a slot, a wave is a quarter of the slots, so that the slots of one are filled
  * while the next is computed. */
 static uint32_t wave_size(const waves *w)
@@ -812,13 +938,13 @@ static uint32_t wave_size(const waves *w)
  * fills the time until something has arrived.  What the last wave uses stays held. */
 static coli_status compute_waves(waves *w, uint32_t n_block_shared)
 {
-    const bool keep_last = w->j->m->n_held == 0;
+    const bool keep_last = w->j->m->n_held == 0, guesses = w->j->n_guess > 0;
     COLI_TRY(receive(w, false));
-    for (;;) {
+    for (bool is_first = true;; is_first = false) {
         const uint32_t n = wave_size(w);
         const bool is_last = w->done + n == w->end;
-        if (n > 0 || n_block_shared > 0) run_inner(w->j, w->done, n, n_block_shared);
-        n_block_shared = 0;
+        if (n > 0 || is_first) run_inner(w->j, w->done, n, is_first ? n_block_shared : 0);
+        if (is_first && guesses) use_guess(w->j->m);
         if (is_last && keep_last) return COLI_OK;
         if (n > 0) run_outer_part(w->j, w->done, n);
         release_runs(w, w->done, w->done + n);
@@ -887,6 +1013,10 @@ static double host_ns(const coli__moe *m, const coli__moe_layer *layer, uint64_t
 static coli_status compute_and_join(job *j)
 {
     coli__moe *m = j->m;
+    if (m->store) {
+        score_guess(j);
+        plan_guess(j);
+    }
     const uint64_t begin_ns = j->timed && j->n_tok == 1 ? coli__clock_ns() : 0;
     COLI_TRY(compute(j, 0, m->n_run - 1, n_block_shared(m)));
     if (begin_ns) j->host_ns = host_ns(m, j->layer, coli__clock_ns() - begin_ns);
@@ -914,9 +1044,17 @@ static void count_rows(const coli__moe *m)
     coli__devices_count(m->devices, m->n_pair - n_host, n_host, 0);
 }
 
+coli__moe_times coli__moe_take_times(coli__moe *m)
+{
+    const coli__moe_times times = m->times;
+    m->times = (coli__moe_times){0};
+    return times;
+}
+
 coli_status coli__moe_run(coli__moe *m, const coli__moe_layer *layer, coli__pool *pool,
                           uint32_t n_tok, uint32_t pos, float *h)
 {
+    const uint64_t start_ns = coli__clock_ns();
     coli__work work = {.ids = m->ids, .n_row = n_tok, .n_used = m->n_used};
     const bool timed = coli__tier_measures(m->tier);
     if (timed) work.begin_ns = coli__clock_ns();
@@ -941,7 +1079,12 @@ coli_status coli__moe_run(coli__moe *m, const coli__moe_layer *layer, coli__pool
     work.host_ns = j.host_ns;
     coli__tier_used(m->tier, layer->experts, &work);
     coli__store_used(m->store, layer->experts, m->ids, m->n_pair);
-    if (bad == UINT32_MAX) return COLI_OK;
+    m->times.moe_ns += coli__clock_ns() - start_ns;
+
+    if (bad == UINT32_MAX) {
+        if (m->router) coli__router_count(m->router, m->cost, n_tok);
+        return COLI_OK;
+    }
     return coli__fail(COLI_E_NUMERIC,
                       "position %u: an activation is not finite or 2^40 or more in magnitude",
                       pos + bad);

@@ -189,17 +189,14 @@ static void *ring_main(void *arg)
     return NULL;
 }
 
-static coli_status ring_create(coli__device *dev, const coli__store *store, bool measures,
-                               ring **out)
+static coli_status ring_create(coli__device *dev, bool measures, ring **out)
 {
     ring *r = *out = coli__calloc(1, sizeof *r);
     if (!r) return COLI_E_NOMEM;
     r->dev = dev;
     r->measures = measures;
-    r->store = store;
     pthread_mutex_init(&r->mu, NULL);
     pthread_cond_init(&r->changed, NULL);
-    if (store) COLI_TRY(coli__pages_take(coli__store_room(store), &r->staging));
     const int error = coli__thread_start(&r->thread, ring_main, r);
     if (error)
         return coli__fail(COLI_E_NOMEM, "the copying thread of a device: %s", strerror(error));
@@ -606,7 +603,7 @@ static coli_status build(coli__tier *t, const coli__tier_opts *o)
                                    .ctx = t};
     COLI_TRY(coli__steer_init(&t->steer, &opts));
     for (uint32_t i = 0; i < coli__devices_n(t->devices); i++)
-        COLI_TRY(ring_create(coli__devices_at(t->devices, i), o->store, t->measures, &t->rings[i]));
+        COLI_TRY(ring_create(coli__devices_at(t->devices, i), t->measures, &t->rings[i]));
     const uint64_t block = coli__container_experts(t->container, 0)->block_bytes;
     for (uint32_t i = 0; i < coli__devices_n(t->devices); i++) {
         const uint64_t bytes = coli__device_footprint(coli__devices_at(t->devices, i), block);
@@ -637,6 +634,17 @@ coli_status coli__tier_create(coli__devices *devices, const coli__container *con
         return status;
     }
     *out = t;
+    return COLI_OK;
+}
+
+coli_status coli__tier_read_from(coli__tier *t, const coli__store *store)
+{
+    if (!t || !store) return COLI_OK;
+    for (uint32_t i = 0; i < coli__devices_n(t->devices); i++) {
+        ring *r = t->rings[i];
+        COLI_TRY(coli__pages_take(coli__store_room(store), &r->staging));
+        r->store = store; // its thread looks when there is a copy
+    }
     return COLI_OK;
 }
 

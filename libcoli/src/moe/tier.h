@@ -17,14 +17,13 @@
 typedef struct coli__tier coli__tier;
 
 typedef struct coli__tier_opts {
-    bool replan;              // re-plan from each prompt's routing
-    uint32_t replan_with;     // COLI__STEER_*
-    int32_t replan_cap;       // swaps per layer and prompt
-    bool starts_empty;        // an expert is uploaded when it is first used
-    bool home_by_layer;       // else by expert (home.h)
-    uint32_t layer_split;     // by layer: so many are the first device's, of two; 0: by allowance
-    uint32_t devices;         // bit i: device i may hold experts
-    const coli__store *store; // copies read experts through it; NULL: they are mapped
+    bool replan;          // re-plan from each prompt's routing
+    uint32_t replan_with; // COLI__STEER_*
+    int32_t replan_cap;   // swaps per layer and prompt
+    bool starts_empty;    // an expert is uploaded when it is first used
+    bool home_by_layer;   // else by expert (home.h)
+    uint32_t layer_split; // by layer: so many are the first device's, of two; 0: by allowance
+    uint32_t devices;     // bit i: device i may hold experts
 } coli__tier_opts;
 
 /* Empty.  The container and the devices outlive the tier.  *out is NULL without devices. */
@@ -42,6 +41,9 @@ void coli__tier_slot(const coli__tier *tier, uint64_t *slot_bytes, uint64_t *exp
  * first.  *p is the caller's to free (coli__free). */
 coli_status coli__tier_chances(coli__tier *tier, uint32_t device, uint32_t n_used,
                                const uint32_t *heat, double **p, uint32_t *n);
+/* Copies read experts through a store instead of the mapping.  Before the first copy; the store
+ * outlives the tier. */
+coli_status coli__tier_read_from(coli__tier *tier, const coli__store *store);
 
 /* Fill the devices with what their allowance leaves, or leave that for later (starts_empty).
  *   heat  (n_layer, n_expert) of earlier runs, by layers with experts; NULL: none

@@ -7,8 +7,8 @@
 #include "../../include/coli/exact.h"
 #include "../base/memory.h"
 #include "../moe/heat_file.h"
-#include "../moe/store_plan.h"
 #include "../moe/trunk.h"
+#include "session.h"
 #include "api.h"
 
 const char *coli_version(void)
@@ -86,8 +86,7 @@ static coli_status describe(coli_model *m, const char *dir)
 
 /* -- memory ------------------------------------------------------------------------------------ */
 
-/* Everything but the routed experts: in memory whatever happens. */
-static uint64_t trunk_bytes(const coli__container *c)
+uint64_t coli__model_trunk_bytes(const coli__container *c)
 {
     uint64_t sum = 0;
     for (uint32_t i = 0; i < coli__container_n_tensor(c); i++)
@@ -95,18 +94,59 @@ static uint64_t trunk_bytes(const coli__container *c)
     return sum;
 }
 
-/* Slots of each layer; as many as there are experts where all of them fit. */
-static uint32_t choose_n_slot(const coli_model *m, const coli_model_opts *o)
+/* Trunk and one sequence as coli_session_create makes it. */
+static coli_status resident_bytes(const coli_model *m, const coli_model_opts *o, uint64_t *out)
 {
-    const uint64_t trunk = trunk_bytes(m->container), available = coli__memory_available();
-    const coli__store_budget ask = {
-        .ram_bytes = o->ram_bytes,
-        .available_bytes = available > trunk ? available - trunk : 0, // none of it is there yet
-        .resident_bytes = trunk,
-        .slot_bytes = coli__store_slot_bytes(m->container),
-        .n_expert = coli__container_experts(m->container, 0)->n_expert};
-    if (o->ram_bytes == 0 && available == 0) return ask.n_expert; // the system does not tell
-    return coli__store_cap(&ask, NULL);
+    coli_session_opts session = {.struct_size = sizeof session};
+    coli__state_bytes state;
+    const uint32_t n_worker = o->n_threads ? o->n_threads : coli__n_processor();
+    COLI_TRY(coli__session_bytes(m, &session, n_worker, &state));
+    *out = coli__model_trunk_bytes(m->container);
+    const uint64_t parts[] = {state.kv, state.state, state.scratch};
+    for (int i = 0; i < 3; i++)
+        if (!coli__add(*out, parts[i], out)) *out = UINT64_MAX;
+    return COLI_OK;
+}
+
+/* How many experts of each layer memory holds. */
+static coli_status plan_memory(coli_model *m, const coli_model_opts *o)
+{
+    const uint64_t available = coli__memory_available(),
+                   slots = coli__store_slot_bytes(m->container);
+    coli__ram_ask ask = {.ram_bytes = o->ram_bytes,
+                         .n_layer = coli__container_n_expert_layer(m->container),
+                         .n_expert = coli__container_experts(m->container, 0)->n_expert};
+    COLI_TRY(resident_bytes(m, o, &ask.resident_bytes));
+    ask.slot_bytes = slots ? (slots + ask.n_layer - 1) / ask.n_layer : UINT64_MAX;
+    ask.free_bytes = available > ask.resident_bytes ? available - ask.resident_bytes : 0;
+    if (available == 0) ask.free_bytes = COLI__BUDGET_UNKNOWN;
+    m->ram = coli__budget_ram(&ask);
+    m->resident_bytes = ask.resident_bytes;
+    return COLI_OK;
+}
+
+/* "RAM: 3.20 GB for experts: 70 of 256 in each layer, 12 of all layers stay; ..." */
+static void say_what_is_in_memory(const coli_model *m, const coli_model_opts *o)
+{
+    if (!o->note || !m->store) return;
+    coli_store_stats s = {.struct_size = sizeof s};
+    coli__store_stats(m->store, &s);
+    char pinned[64] = "", why[96] = "asked for";
+    if (s.n_pinned > 0) snprintf(pinned, sizeof pinned, ", %u of all layers stay", s.n_pinned);
+    if (!o->ram_experts)
+        snprintf(why, sizeof why, "%.2f GB %s", (double)m->ram.budget_bytes * 1e-9,
+                 o->ram_bytes ? "were allowed" : "can be taken now");
+    char line[400];
+    snprintf(line, sizeof line,
+             "RAM: %.2f GB for experts: %u of %u in each layer%s; %.2f GB for the trunk and a "
+             "conversation (%s); the other experts are read when they are used",
+             (double)s.slot_bytes * 1e-9, s.n_slot,
+             coli__container_experts(m->container, 0)->n_expert, pinned,
+             (double)m->resident_bytes * 1e-9, why);
+    o->note(o->user, line);
+    if (m->ram.is_short && !o->ram_experts)
+        o->note(o->user, "that is less than the model needs even with one expert of each layer in "
+                         "memory: expect the system to swap");
 }
 
 static coli_status open_store(coli_model *m, const coli_model_opts *o)
@@ -117,10 +157,12 @@ static coli_status open_store(coli_model *m, const coli_model_opts *o)
         return coli__fail(COLI_E_INVALID,
                           "%u experts of each layer in memory, of %u that there are",
                           o->ram_experts, n_expert);
-    const uint32_t n_slot = o->ram_experts ? o->ram_experts : choose_n_slot(m, o);
-    if (n_slot == n_expert && !o->ram_experts) return COLI_OK;
-    const coli__store_opts opts = {.n_slot = n_slot, .guesses = !o->no_pilot};
-    return coli__store_create(m->container, &opts, &m->store);
+    COLI_TRY(plan_memory(m, o));
+    if (m->ram.holds_all && !o->ram_experts) return COLI_OK;
+    const coli__store_opts opts = {.n_slot = o->ram_experts ? o->ram_experts : m->ram.cap,
+                                   .guesses = !o->no_pilot};
+    COLI_TRY(coli__store_create(m->container, &opts, &m->store));
+    return coli__tier_read_from(m->tier, m->store);
 }
 
 /* -- devices and heat -------------------------------------------------------------------------- */
@@ -160,8 +202,7 @@ static coli_status open_devices(coli_model *m, const coli_model_opts *o, coli__p
     COLI_TRY(coli__devices_open(o, m->container, &m->devices));
     if (m->devices) COLI_TRY(resolve(m->devices, list));
     const uint32_t usable = coli__place_expert_devices(list, coli__devices_n(m->devices));
-    const coli__tier_opts opts = {.store = m->store,
-                                  .replan = o->replan,
+    const coli__tier_opts opts = {.replan = o->replan,
                                   .starts_empty = o->no_warmstart,
                                   .home_by_layer = o->home == COLI_HOME_LAYER,
                                   .layer_split = o->layer_split,
@@ -211,27 +252,47 @@ static coli_status place_trunk(coli_model *m, const coli_model_opts *o,
                                    .no_race = o->no_trunk_probe,
                                    .kernels = m->kernels,
                                    .pool = m->pool};
-    coli_status status = m->devices ? m->engine->offer(m->weights, &trunk) : COLI_OK;
+    coli_status status = m->engine->offer(m->weights, &trunk);
     if (status == COLI_OK) status = coli__trunk_place(&trunk, &args);
     coli__trunk_finish(&trunk);
     return status;
 }
 
-/* First the trunk, which knows the heat: experts get what it leaves. */
-static coli_status fill_devices(coli_model *m, const coli_model_opts *o,
-                                const coli__place_list *list)
+static bool is_on_device(void *ctx, const coli__ct_experts *layer, uint32_t expert)
 {
-    if (o->heat && !m->tier && o->note)
-        o->note(o->user, "no device is used, so the heat file has no effect and learns nothing");
+    coli__slot slot;
+    return coli__tier_find(ctx, layer, expert, &slot);
+}
+
+static coli_status fill_store(coli_model *m, const coli_model_opts *o, const uint32_t *heat)
+{
+    const coli__store_start start = {.heat = heat,
+                                     .pin_bytes = o->pin_bytes,
+                                     .is_elsewhere = m->tier ? is_on_device : NULL,
+                                     .ctx = m->tier,
+                                     .progress = o->progress,
+                                     .user = o->user};
+    return coli__store_begin(m->store, &start);
+}
+
+/* Devices and memory, by what earlier runs learned. */
+static coli_status fill(coli_model *m, const coli_model_opts *o, const coli__place_list *list)
+{
+    const bool learns = m->tier || m->store;
+    if (o->heat && !learns && o->note)
+        o->note(o->user, "no device is used and memory has all experts, so the heat file has no "
+                         "effect and learns nothing");
     coli__heat_file heat = {0};
     coli_status status = COLI_OK;
-    if (o->heat && m->tier) status = read_heat(m, o->heat, &heat);
-    if (status == COLI_OK) status = place_trunk(m, o, list, heat.count);
+    if (o->heat && learns) status = read_heat(m, o->heat, &heat);
+    if (status == COLI_OK && m->devices) status = place_trunk(m, o, list, heat.count);
     if (status == COLI_OK) status = coli__tier_fill(m->tier, heat.count);
+    if (status == COLI_OK) status = fill_store(m, o, heat.count);
     m->heat_tokens = heat.n_token;
-    if (status == COLI_OK && o->heat && m->tier && !o->heat_readonly)
+    if (status == COLI_OK && o->heat && learns && !o->heat_readonly)
         status = try_heat_path(m, o->heat, &heat);
     coli__heat_file_finish(&heat);
+    if (status == COLI_OK) say_what_is_in_memory(m, o);
     return status;
 }
 
@@ -240,8 +301,11 @@ static coli_status write_heat(const coli_model *m)
 {
     coli__heat_file f;
     COLI_TRY(new_heat(m, &f));
-    memcpy(f.count, coli__tier_heat(m->tier), (size_t)f.n_layer * f.n_expert * sizeof *f.count);
-    f.n_token = m->heat_tokens + coli__tier_n_tick(m->tier);
+    // tier and store count the same uses
+    const uint32_t *heat = m->tier ? coli__tier_heat(m->tier) : coli__store_heat(m->store);
+    const uint64_t n_tick = m->tier ? coli__tier_n_tick(m->tier) : coli__store_n_tick(m->store);
+    memcpy(f.count, heat, (size_t)f.n_layer * f.n_expert * sizeof *f.count);
+    f.n_token = m->heat_tokens + n_tick;
     const coli_status status = coli__heat_file_write(m->heat_path, &f);
     coli__heat_file_finish(&f);
     return status;
@@ -267,6 +331,26 @@ coli_status coli_model_save_heat(const coli_model *m)
     return status;
 }
 
+static coli_status open_container(coli_model *m, const char *dir, const coli_model_opts *o)
+{
+    COLI_TRY(coli__kernels_get(o->isa, &m->kernels));
+    COLI_TRY(coli__container_open(dir, &m->container));
+    m->engine = coli__engine_by_name(coli__container_engine(m->container));
+    if (m->engine) return COLI_OK;
+    return coli__fail(COLI_E_UNSUPPORTED,
+                      "%s: made for the engine \"%s\", which this version lacks", dir,
+                      coli__container_engine(m->container));
+}
+
+coli_status coli__model_look(coli_model *m, const char *dir, const coli_model_opts *o)
+{
+    COLI_TRY(open_container(m, dir, o));
+    COLI_TRY(m->engine->open(coli__container_config(m->container), m->container, m->kernels, NULL,
+                             &m->weights));
+    m->engine->shape(m->weights, &m->shape);
+    return describe(m, dir);
+}
+
 static coli_status open_parts(coli_model *m, const char *dir, const coli_model_opts *o)
 {
     if (!coli_exact_check())
@@ -274,23 +358,18 @@ static coli_status open_parts(coli_model *m, const char *dir, const coli_model_o
                                            "demands: results would differ from other machines");
     coli__place_list list;
     COLI_TRY(coli__place_parse(o->place, &list));
-    COLI_TRY(coli__kernels_get(o->isa, &m->kernels));
-    COLI_TRY(coli__container_open(dir, &m->container));
-    m->engine = coli__engine_by_name(coli__container_engine(m->container));
-    if (!m->engine)
-        return coli__fail(COLI_E_UNSUPPORTED,
-                          "%s: made for the engine \"%s\", which this version lacks", dir,
-                          coli__container_engine(m->container));
-    COLI_TRY(open_store(m, o));
+    COLI_TRY(open_container(m, dir, o));
     COLI_TRY(open_devices(m, o, &list));
     COLI_TRY(m->engine->open(coli__container_config(m->container), m->container, m->kernels,
-                             m->tier, m->store, &m->weights));
+                             m->tier, &m->weights));
     m->engine->shape(m->weights, &m->shape);
+    COLI_TRY(open_store(m, o));
     COLI_TRY(describe(m, dir));
     COLI_TRY(coli__companions_read(dir, coli__container_config(m->container), m->shape.n_vocab,
                                    &m->beside));
     COLI_TRY(coli__pool_create(o->n_threads, &m->pool));
-    return fill_devices(m, o, &list);
+    COLI_TRY(fill(m, o, &list));
+    return coli__container_check_whole(m->container);
 }
 
 coli_status coli_model_open(const char *dir, const coli_model_opts *opts, coli_model **out)
