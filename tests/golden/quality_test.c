@@ -14,6 +14,8 @@ typedef struct run {
     coli_scores *scores;
 } run;
 
+static coli_route_opts *route; // of the sessions that are made; NULL: plain
+
 static run score(coli_model *m, const char *path, uint32_t every, uint32_t n_chunk,
                  const coli_scores *base, bool keep_rows)
 {
@@ -22,7 +24,12 @@ static run score(coli_model *m, const char *path, uint32_t every, uint32_t n_chu
     T_OK(coli_tasks_open(path, m, &tasks_opts, &r.tasks));
     coli_tasks_info info = {.struct_size = sizeof info};
     T_OK(coli_tasks_get_info(r.tasks, &info));
-    coli_session *s = world_session(m, info.n_ctx, n_chunk < info.n_ctx ? n_chunk : 0);
+    const coli_session_opts session_opts = {.struct_size = sizeof session_opts,
+                                            .n_ctx = info.n_ctx,
+                                            .n_chunk = n_chunk,
+                                            .route = route};
+    coli_session *s;
+    T_OK(coli_session_create(m, &session_opts, &s));
     const coli_scores_opts opts = {
         .struct_size = sizeof opts, .keep_rows = keep_rows, .base = base};
     T_OK(coli_scores_make(s, r.tasks, &opts, &r.scores));
@@ -327,6 +334,101 @@ T_TEST(f32_scores_what_it_should)
     coli_model_close(m);
 }
 
+/* ---- cache-aware routing ------------------------------------------------------------------- */
+
+enum { N_LAYER = 8, N_EXPERT = 64 };
+
+/* In VRAM are the n experts of each layer with the highest counters, ties to the lower id. */
+static void residents(const coli_heat_info *heat, uint32_t n, uint8_t *levels)
+{
+    for (uint32_t l = 0; l < N_LAYER; l++)
+        for (uint32_t e = 0; e < N_EXPERT; e++) {
+            const uint32_t *count = heat->counts + l * N_EXPERT;
+            uint32_t n_better = 0;
+            for (uint32_t o = 0; o < N_EXPERT; o++)
+                n_better += count[o] > count[e] || (count[o] == count[e] && o < e);
+            levels[l * N_EXPERT + e] = n_better < n ? COLI_LEVEL_VRAM : COLI_LEVEL_RAM;
+        }
+}
+
+/* The table in tests/fixtures/hummingbird/README.md. */
+static const struct {
+    uint32_t n_resident, j, m;
+    double swapped, kl, top, nll;
+} routed[] = {
+    {8, 2, 12, 13.4, 0.0001, .9920, .3553},   {8, 0, 24, 38.6, 0.0246, .9740, .3859},
+    {16, 2, 12, 23.6, 0.0002, .9902, .3561},  {16, 1, 12, 24.8, 0.0014, .9900, .3574},
+    {16, 0, 12, 25.2, 0.0233, .9820, .3832},  {16, 2, 24, 46.0, 0.0011, .9871, .3570},
+    {16, 0, 24, 62.7, 1.6059, .6862, 1.9661}, {24, 2, 12, 29.1, 0.0004, .9910, .3560},
+    {24, 1, 12, 32.2, 0.0026, .9905, .3587},  {24, 0, 12, 34.0, 0.1145, .9503, .4720},
+    {24, 0, 24, 56.0, 1.7105, .6283, 2.0723},
+};
+
+static coli_route_stats route_stats(const coli_model *m)
+{
+    coli_route_stats s = {.struct_size = sizeof s};
+    T_OK(coli_model_get_route_stats(m, &s));
+    return s;
+}
+
+/* Swapped within 0.3 points, KL within 5 % or 0.0001 (the table's last digit adds half of one), nll like the
+ * perplexity of plain routing, 0.2 %, or what a KL within its bounds can move it by. */
+T_TEST(routing_costs_what_it_should)
+{
+    T_BEGIN;
+    const char *checkpoint = getenv("TEST_HUMMINGBIRD_HF");
+    if (!checkpoint) skip();
+    char *dir = world_container(checkpoint, "hummingbird", "f32", "f32");
+    coli_model *f32 = world_open(dir, 2, NULL);
+    free(dir);
+    coli_heat *heat;
+    coli_heat_info info = {.struct_size = sizeof info};
+    T_OK(coli_heat_open(TASKS "/heat.bin", &heat));
+    T_OK(coli_heat_get_info(heat, &info));
+    T_TRUE(info.n_layer == N_LAYER && info.n_expert == N_EXPERT);
+    run base = score(f32, TASKS "/ppl.jsonl", 4, 0, NULL, true);
+    T_FLE(fabs(mean_of(&base, COLI_MEASURE_NLL, NULL).value - .35522), 2e-5);
+    uint8_t levels[N_LAYER * N_EXPERT];
+    coli_route_opts opts = {.struct_size = sizeof opts};
+    T_OK(coli_route_default(&opts));
+    opts.cache_route = true;
+    opts.levels = levels;
+    route = &opts;
+    for (size_t i = 0; i < sizeof routed / sizeof *routed; i++) {
+        residents(&info, routed[i].n_resident, levels);
+        opts.j = routed[i].j;
+        opts.m = routed[i].m;
+        const coli_route_stats before = route_stats(f32);
+        run r = score(f32, TASKS "/ppl.jsonl", 4, 0, base.scores, false);
+        const coli_route_stats now = route_stats(f32);
+        const double swapped = 100.0 * (double)(now.route_swaps - before.route_swaps) /
+                               (double)(now.route_slots - before.route_slots);
+        const double kl = mean_of(&r, COLI_MEASURE_KL, NULL).value;
+        const double top = mean_of(&r, COLI_MEASURE_TOP, NULL).value;
+        const double nll = mean_of(&r, COLI_MEASURE_NLL, NULL).value;
+        print_message("%2u residents J %u M %2u: swapped %.1f %% (%.1f), KL %.4f (%.4f), same best "
+                      "%.4f (%.4f), nll %.4f (%.4f)\n",
+                      routed[i].n_resident, opts.j, opts.m, swapped, routed[i].swapped, kl,
+                      routed[i].kl, top, routed[i].top, nll, routed[i].nll);
+        T_FLE(fabs(swapped - routed[i].swapped), 0.3 + 0.05);
+        T_FLE(fabs(kl - routed[i].kl), fmax(0.05 * routed[i].kl, 0.0001) + 0.00005);
+        T_FLE(fabs(top - routed[i].top), 0.003);
+        T_FLE(fabs(nll - routed[i].nll), fmax(0.05 * routed[i].kl, 0.002));
+        /* The gate: without a sure rank and with a wide window it fails. */
+        coli_loss loss = {.struct_size = sizeof loss};
+        T_OK(coli_scores_loss(base.scores, r.scores, COLI_MEASURE_NLL, &loss));
+        if (opts.j == 0 && opts.m == 24)
+            T_EQ(coli_loss_verdict(&loss, log(1.01)), COLI_VERDICT_FAIL);
+        if (opts.j == 2 && opts.m == 12)
+            T_EQ(coli_loss_verdict(&loss, log(1.01)), COLI_VERDICT_PASS);
+        end(&r);
+    }
+    route = NULL;
+    coli_heat_close(heat);
+    end(&base);
+    coli_model_close(f32);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -336,6 +438,7 @@ int main(void)
         cmocka_unit_test(no_divergence_from_itself),
         cmocka_unit_test(refusals_and_stopping),
         cmocka_unit_test(f32_scores_what_it_should),
+        cmocka_unit_test(routing_costs_what_it_should),
     };
     return cmocka_run_group_tests(tests, NULL, world_teardown);
 }
