@@ -168,7 +168,8 @@ coli_model_opts app_model_opts(const app_settings *s, uint32_t what)
         .no_pilot = s->no_pilot,
         .no_warmstart = s->no_warmstart,
         .home = s->home && strcmp(s->home, "layer") == 0 ? COLI_HOME_LAYER : COLI_HOME_EXPERT,
-        .layer_split = s->layer_split};
+        .layer_split = s->layer_split,
+        .n_ctx = s->ctx};
     return opts;
 }
 

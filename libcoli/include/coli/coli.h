@@ -91,7 +91,9 @@ typedef struct coli_model_opts {
     uint32_t backend_wait_ms;    /* a device that takes longer is given up; 0: 10,000 */
     double vram;
     void (*note)(void *user, const char *line); /* which devices are used and how; NULL: nobody asks */
-    coli_progress_fn progress;                  /* of copying experts to devices */
+    coli_progress_fn progress; /* of copying experts to devices, of reading those that stay in memory, and
+                                  of reading the dense weights: without it those are read when they are
+                                  first used */
     void *user;                                 /* of both */
     /* Which experts devices hold (docs/devices.md). */
     const char *heat;   /* file of how much each was used by earlier runs, read here and written when the
@@ -116,6 +118,8 @@ typedef struct coli_model_opts {
      * like "lmhead=0;dnproj=0:20+1:20;experts=all" (docs/devices.md). */
     const char *place;
     bool no_trunk_probe; /* auto: do not try whether a device is faster than the processor */
+    uint32_t n_ctx;      /* of the session that will be made, as in coli_session_opts: memory is kept for
+                            it; 0: the default */
 } coli_model_opts;
 
 /* Open a container directory (docs/formats/container.md).  The weights are mapped, not read, but for
@@ -788,11 +792,13 @@ typedef struct coli_plan_result {
     uint64_t n_in_vram, n_in_ram, n_on_disk;
     /* What a token reads of weights, if it used all experts alike. */
     uint64_t token_vram_bytes, token_ram_bytes, token_disk_bytes;
+    uint64_t vram_trunk_bytes; /* that dense matrices take of devices; they stay in memory, too */
 } coli_plan_result;
 
 /* Tell where everything would be with these options, without loading anything: the container's tables
  * are read, and devices are asked how much memory they have.  A session of the given kind is counted.
- * The dense matrices are counted as if they stayed in memory.
+ * Of the dense matrices those go to devices that would if the devices were faster than the processor;
+ * for tokens they are counted as if they stayed in memory.  A heat file is not looked at.
  * Errors   as for coli_model_open and coli_session_create. */
 COLI_API coli_status coli_plan(const char *dir, const coli_model_opts *model,
                                const coli_session_opts *session, coli_plan_result *out);
