@@ -131,7 +131,7 @@ coli_status coli__model_plan_memory(coli_model *m, const coli_model_opts *o,
 static coli_status bring_trunk(const coli_model *m, const coli_model_opts *o)
 {
     enum { SMALL = 64 << 20, PIECE = 32 << 20 };
-    const uint64_t total = trunk_bytes(m->container);
+    const uint64_t total = coli__model_trunk_bytes(m->container);
     uint64_t done = 0;
     if (!o->progress || total < SMALL) return COLI_OK;
     for (uint32_t i = 0; i < coli__container_n_tensor(m->container); i++) {
