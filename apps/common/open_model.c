@@ -250,6 +250,8 @@ int app_open(const app_settings *s, uint32_t what, app_engine *out)
     const coli_session_opts session_opts = {.struct_size = sizeof session_opts,
                                             .n_ctx = s->ctx,
                                             .n_chunk = s->chunk,
+                                            .kv = s->kv && strcmp(s->kv, "f32") == 0 ? COLI_KV_F32
+                                                                                     : COLI_KV_F16,
                                             .route = routes ? &out->route : NULL};
     if (what & APP_OPEN_TELL) app_route_tell(s, &out->route);
     if (what & APP_OPEN_SESSION)

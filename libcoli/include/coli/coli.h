@@ -321,11 +321,16 @@ typedef struct coli_route_opts {
 } coli_route_opts;
 /* J 2, M 12, P 0, alpha 1, nothing switched on.  out->struct_size is set by the caller. */
 COLI_API coli_status coli_route_default(coli_route_opts *out);
+/* How the keys and values of attention are kept.  f16 takes half the memory, and at a long context
+ * less time; a number is rounded to the nearest, and one of 65520 or more in magnitude is an error
+ * (E_NUMERIC), never infinite.  Each gives the same bytes everywhere, but not those of the other. */
+typedef enum coli_kv { COLI_KV_F16, COLI_KV_F32 } coli_kv;
 
 typedef struct coli_session_opts {
     uint32_t struct_size;
     uint32_t n_ctx;   /* most tokens the session can hold; 0: the model's n_ctx_max, at most 32768 */
     uint32_t n_chunk; /* most prompt rows computed together; 0: 512 */
+    uint32_t kv;      /* coli_kv */
     const coli_route_opts *route; /* NULL: plain routing, unmetered; read by create only */
 } coli_session_opts;
 
@@ -342,8 +347,8 @@ COLI_API const coli_model *coli_session_model(const coli_session *session);
  * Errors   E_LIMIT     they do not fit n_ctx; nothing is fed
  *          E_INVALID   an id is outside the vocabulary; nothing is fed
  *          E_CANCELLED the chunks done so far are fed (coli_session_pos)
- *          E_NUMERIC   an activation left its range, at the layer and position named; the session is
- *                      reset
+ *          E_NUMERIC   an activation, a key or a value left its range, at the layer and position named;
+ *                      the session is reset
  *          E_IO        weights could not be read, or model.coli became shorter while it was in use; the
  *                      session is reset.  After the latter the model has to be opened again */
 COLI_API coli_status coli_session_feed(coli_session *session, const int32_t *ids, size_t n_ids);
