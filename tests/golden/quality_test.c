@@ -4,7 +4,7 @@
 
 #include "libcoli/src/run/scores.h"
 
-static const double GOLDEN_NLL = 0.409256078, GOLDEN_EXACT = 1; // of every 24th item
+static const double GOLDEN_NLL = 0.409403631, GOLDEN_EXACT = 1; // of every 24th item
 #define TASKS TEST_FIXTURES "/hummingbird"
 
 /* Scores of one model under some settings. */
