@@ -13,6 +13,7 @@
 
 struct coli__container;
 struct coli__tier;
+struct coli__router;
 struct coli__store;
 struct coli__trunk;
 
@@ -28,12 +29,20 @@ typedef struct coli__probe {
     float *moe;      // (n_layer, n_tok, d_model) residual stream after the MoE
 } coli__probe;
 
+/* Time on the thread that feeds. */
+typedef struct coli__elapsed {
+    uint64_t moe_ns;  // in MoE layers, but for their routers
+    uint64_t wait_ns; // of that, waiting for devices
+} coli__elapsed;
+
 typedef struct coli__forward_args {
-    const int32_t *ids;       // (n_tok) checked against the vocabulary by the caller
-    uint32_t n_tok;           // 1 .. the state's max_chunk
-    uint32_t logits_from;     // rows logits_from..n_tok-1 get logits; n_tok for none
-    float *logits;            // (n_tok - logits_from, n_vocab)
-    const coli__probe *probe; // NULL for none
+    const int32_t *ids;          // (n_tok) checked against the vocabulary by the caller
+    uint32_t n_tok;              // 1 .. the state's max_chunk
+    uint32_t logits_from;        // rows logits_from..n_tok-1 get logits; n_tok for none
+    float *logits;               // (n_tok - logits_from, n_vocab)
+    const coli__probe *probe;    // NULL for none
+    coli__elapsed *elapsed;      // what the rows took is added to it; NULL: nobody asks
+    struct coli__router *router; // how rows choose their experts; NULL: plainly
 } coli__forward_args;
 
 /* A sequence: of n_ctx tokens at most, with scratch for chunks of up to max_chunk rows and n_worker

@@ -9,6 +9,7 @@ int cmd_run(const app_settings *s);
 int cmd_tokenize(const app_settings *s);
 int cmd_render(const app_settings *s);
 int cmd_info(const app_settings *s);
+int cmd_plan(const app_settings *s);
 int cmd_convert(const app_settings *s);
 int cmd_verify(const app_settings *s);
 int cmd_synth(const app_settings *s);

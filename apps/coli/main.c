@@ -55,6 +55,22 @@ static const app_command commands[] = {
                  "  CTX=2048 coli info --settings --temp 0\n",
      .max_arg = 1,
      .run = cmd_info},
+    {.name = "plan",
+     .bit = APP_PLAN,
+     .synopsis = "[options] [DIR]",
+     .summary = "Tell what would sit where, and whether memory is enough",
+     .text = "Nothing is loaded: sizes are read off the model's tables, and devices are asked how "
+             "much memory they\n"
+             "have.  It takes the options of `coli run` that decide it.  Without a device, --vram "
+             "plans for one that\n"
+             "is bought tomorrow.  Exit code 0: it can run; 1: memory is not enough, and what to "
+             "change.\n",
+     .examples = "  coli plan\n"
+                 "  coli plan qwen36-int4 --ctx 16384\n"
+                 "  coli plan qwen36-int4 --vram 8GiB --json\n"
+                 "  coli plan qwen36-int4 && coli chat --model qwen36-int4\n",
+     .max_arg = 1,
+     .run = cmd_plan},
     {.name = "convert",
      .bit = APP_CONVERT,
      .synopsis = "[options] SRC OUT",

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cache_route.h"
 #include "options.h"
 #include "progress.h"
 #include "system.h"
@@ -142,11 +143,8 @@ static void tell_note(void *ctx, const char *line)
     app_progress_note(&((opening *)ctx)->progress, line);
 }
 
-static coli_status open_model(const app_settings *s, const char *dir, uint32_t what,
-                              coli_model **out)
+coli_model_opts app_model_opts(const app_settings *s, uint32_t what)
 {
-    opening o = {.begun = false};
-    const bool tell = what & APP_OPEN_TELL;
     const coli_model_opts opts = {
         .struct_size = sizeof opts,
         .n_threads = s->threads,
@@ -171,9 +169,19 @@ static coli_status open_model(const app_settings *s, const char *dir, uint32_t w
         .no_warmstart = s->no_warmstart,
         .home = s->home && strcmp(s->home, "layer") == 0 ? COLI_HOME_LAYER : COLI_HOME_EXPERT,
         .layer_split = s->layer_split,
-        .note = tell ? tell_note : NULL,
-        .progress = tell ? tell_progress : NULL,
-        .user = &o};
+        .n_ctx = s->ctx};
+    return opts;
+}
+
+static coli_status open_model(const app_settings *s, const char *dir, uint32_t what,
+                              coli_model **out)
+{
+    opening o = {.begun = false};
+    const bool tell = what & APP_OPEN_TELL;
+    coli_model_opts opts = app_model_opts(s, what);
+    opts.note = tell ? tell_note : NULL;
+    opts.progress = tell ? tell_progress : NULL;
+    opts.user = &o;
     const coli_status status = coli_model_open(dir, &opts, out);
     if (o.begun) {
         app_progress_end(&o.progress, false);
@@ -211,6 +219,26 @@ void app_hint_backend(const char *backend)
         app_hint("`coli backend list` shows what there is; --backend none does without");
 }
 
+int app_fail_opening(const app_settings *s, coli_status status, const char *dir)
+{
+    if (s->backend && fail_backend(status)) {
+        app_hint_backend(s->backend);
+        return APP_BAD;
+    }
+    const int code = app_fail_reading(status, dir, true);
+    if (status == COLI_E_NOTFOUND && is_checkpoint(dir))
+        app_hint("that is a Hugging Face checkpoint: `coli convert %s OUT` makes a container of it",
+                 dir);
+    else if (status == COLI_E_NOTFOUND && s->from[APP_OPT_MODEL] == APP_FROM_ENVIRONMENT)
+        app_hint("the path comes from COLI_MODEL");
+    return code;
+}
+
+coli_kv app_kv(const app_settings *s)
+{
+    return s->kv && strcmp(s->kv, "f32") == 0 ? COLI_KV_F32 : COLI_KV_F16;
+}
+
 int app_open(const app_settings *s, uint32_t what, app_engine *out)
 {
     *out = (app_engine){0};
@@ -218,28 +246,22 @@ int app_open(const app_settings *s, uint32_t what, app_engine *out)
     const int code = app_model_dir(s, dir, sizeof dir);
     if (code != APP_OK) return code;
     coli_status status = open_model(s, dir, what, &out->model);
-    if (s->backend && fail_backend(status)) {
-        app_hint_backend(s->backend);
-        return APP_BAD;
-    }
-    if (status == COLI_OK && check_ctx(s, out->model) != APP_OK) {
+    if (status != COLI_OK) return app_fail_opening(s, status, dir);
+    if (check_ctx(s, out->model) != APP_OK) {
         app_close(out);
         return APP_BAD;
     }
+    const bool routes = app_route_opts(s, &out->route);
     const coli_session_opts session_opts = {.struct_size = sizeof session_opts,
                                             .n_ctx = s->ctx,
                                             .n_chunk = s->chunk,
-                                            .kv = s->kv && strcmp(s->kv, "f32") == 0 ? COLI_KV_F32
-                                                                                     : COLI_KV_F16};
-    if (status == COLI_OK && what & APP_OPEN_SESSION)
+                                            .kv = app_kv(s),
+                                            .route = routes ? &out->route : NULL};
+    if (what & APP_OPEN_TELL) app_route_tell(s, &out->route);
+    if (what & APP_OPEN_SESSION)
         status = coli_session_create(out->model, &session_opts, &out->session);
     if (status == COLI_OK) return APP_OK;
-    const int failed = out->model ? app_fail(status) : app_fail_reading(status, dir, true);
-    if (status == COLI_E_NOTFOUND && is_checkpoint(dir))
-        app_hint("that is a Hugging Face checkpoint: `coli convert %s OUT` makes a container of it",
-                 dir);
-    else if (status == COLI_E_NOTFOUND && s->from[APP_OPT_MODEL] == APP_FROM_ENVIRONMENT)
-        app_hint("the path comes from COLI_MODEL");
+    const int failed = app_fail(status);
     app_close(out);
     return failed;
 }

@@ -23,7 +23,8 @@ enum {
     APP_BENCH = 1 << 10,
     APP_BACKEND = 1 << 11,
     APP_HEAT = 1 << 12,
-    APP_REPLAY = 1 << 13
+    APP_REPLAY = 1 << 13,
+    APP_PLAN = 1 << 14
 };
 
 typedef enum app_option_id {
@@ -51,6 +52,13 @@ typedef enum app_option_id {
     APP_OPT_REPLAN,
     APP_OPT_REPLAN_MAX,
     APP_OPT_REPLAN_WITH,
+    APP_OPT_CACHE_ROUTE,
+    APP_OPT_ROUTE_J,
+    APP_OPT_ROUTE_M,
+    APP_OPT_ROUTE_P,
+    APP_OPT_ROUTE_ALPHA,
+    APP_OPT_ROUTE_AGREE,
+    APP_OPT_ROUTE_LIVE,
     APP_OPT_NO_WARMSTART,
     APP_OPT_HOME,
     APP_OPT_LAYER_SPLIT,
@@ -157,6 +165,9 @@ typedef struct app_settings {
     app_bytes ram, pin;
     uint32_t ram_experts;
     bool no_pilot;
+    bool cache_route, route_agree, route_live;
+    uint32_t route_j, route_m;
+    float route_p, route_alpha;
     bool no_warmstart;
     const char *home;
     uint32_t device;

@@ -1058,6 +1058,7 @@ static coli_status forward(void *p, coli__pool *pool, const coli__forward_args *
     atomic_store(&s->first_wide, UINT32_MAX);
     const qwen36_dims *d = &s->m->dims;
     chunk c = {.s = s, .pool = pool, .n_tok = args->n_tok, .probe = args->probe};
+    coli__moe_set_router(s->moe, args->router);
     for (uint32_t t = 0; t < c.n_tok; t++)
         coli__mat_row(&s->m->embed, (uint32_t)args->ids[t], s->h + (size_t)t * d->d_model);
     coli__rope_table(s->m->rope_freq, d->d_rot, s->pos, c.n_tok, s->rope_cos, s->rope_sin);
@@ -1075,6 +1076,11 @@ static coli_status forward(void *p, coli__pool *pool, const coli__forward_args *
             coli__moe_run(s->moe, &s->m->moe[c.layer], pool, c.n_tok, s->pos, s->h);
         if (status != COLI_OK) return layer_failed(&c, status);
         probe_moe(&c);
+    }
+    if (args->elapsed) {
+        const coli__moe_times times = coli__moe_take_times(s->moe);
+        args->elapsed->moe_ns += times.moe_ns;
+        args->elapsed->wait_ns += times.wait_ns;
     }
     COLI_TRY(check_output(&c));
     if (args->logits_from < args->n_tok) COLI_TRY(logits(&c, args));

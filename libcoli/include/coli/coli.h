@@ -91,7 +91,9 @@ typedef struct coli_model_opts {
     uint32_t backend_wait_ms;    /* a device that takes longer is given up; 0: 10,000 */
     double vram;
     void (*note)(void *user, const char *line); /* which devices are used and how; NULL: nobody asks */
-    coli_progress_fn progress;                  /* of copying experts to devices */
+    coli_progress_fn progress; /* of copying experts to devices, of reading those that stay in memory, and
+                                  of reading the dense weights: without it those are read when they are
+                                  first used */
     void *user;                                 /* of both */
     /* Which experts devices hold (docs/devices.md). */
     const char *heat;   /* file of how much each was used by earlier runs, read here and written when the
@@ -116,6 +118,8 @@ typedef struct coli_model_opts {
      * like "lmhead=0;dnproj=0:20+1:20;experts=all" (docs/devices.md). */
     const char *place;
     bool no_trunk_probe; /* auto: do not try whether a device is faster than the processor */
+    uint32_t n_ctx;      /* of the session that will be made, as in coli_session_opts: memory is kept for
+                            it; 0: the default */
 } coli_model_opts;
 
 /* Open a container directory (docs/formats/container.md).  The weights are mapped, not read, but for
@@ -193,6 +197,7 @@ typedef struct coli_backend_stats {
     /* As the devices measured (the fake one: as a real one would have taken), ms. */
     double upload_ms, to_device_ms, kernel_ms, to_host_ms;
     uint64_t n_matrix_off; /* of n_matrix: a device failed to compute with them, so it is not asked again */
+    double clock_ms; /* simulated devices: what time it is on the latest clock (docs/backends/fake.md) */
 } coli_backend_stats;
 /* Waits for the chunk that a session is computing. */
 COLI_API coli_status coli_model_get_backend_stats(const coli_model *model, coli_backend_stats *out);
@@ -209,6 +214,21 @@ typedef struct coli_device_use {
 /* i < n_device of coli_backend_stats. */
 COLI_API coli_status coli_model_get_device(const coli_model *model, uint32_t i, coli_device_use *out);
 
+/* What cache-aware routing did and cost in all sessions of a model since it was opened, over the rows and
+ * layers that were computed.  All zero without it. */
+typedef struct coli_route_stats {
+    uint32_t struct_size; /* set by the caller */
+    uint64_t route_slots; /* experts chosen where residency may decide */
+    uint64_t route_swaps, route_swaps_vram; /* of these, substitutes; of these, in VRAM */
+    double swap_pct;                        /* 100 * route_swaps / route_slots */
+    uint64_t n_agree, n_compared; /* experts that plain routing chooses, too; of so many */
+    double route_agree;           /* 100 * n_agree / n_compared */
+    uint64_t n_row;               /* (row, layer) pairs that were compared */
+    double kl_sum;   /* KL(plain weights || chosen weights) of these in nats, each within 2^-25 */
+    double route_kl; /* kl_sum / n_row */
+} coli_route_stats;
+/* Waits for the chunk that a session is computing. */
+COLI_API coli_status coli_model_get_route_stats(const coli_model *model, coli_route_stats *out);
 /* ---- memory -------------------------------------------------------------------------------- */
 
 /* Where the routed experts are that no device holds, and what reading them took. */
@@ -276,11 +296,43 @@ typedef struct coli_session coli_session;
  * (E_NUMERIC), never infinite.  Each gives the same bytes everywhere, but not those of the other. */
 typedef enum coli_kv { COLI_KV_F16, COLI_KV_F32 } coli_kv;
 
+/* Where an expert is, or was when a row used it. */
+typedef enum coli_level {
+    COLI_LEVEL_DISK, /* its weights have to be read for this row */
+    COLI_LEVEL_RAM,
+    COLI_LEVEL_VRAM
+} coli_level;
+
+/* Cache-aware routing (docs/CACHE_ROUTE.md): an expert that is in VRAM or RAM may take the place of one that
+ * the router likes a little better.  Lossy: other experts run than the model was trained to use.  Fields
+ * count as they stand: start from coli_route_default().
+ *
+ * Where experts are is looked at when a turn begins: at coli_chat_say, coli_session_eval, a
+ * coli_session_feed of more than one token, and the first token after create or reset.  So a turn's bytes
+ * depend on what was resident then, but not on threads, chunks or the speed of copies. */
+typedef struct coli_route_opts {
+    uint32_t struct_size; /* set by the caller */
+    bool cache_route;     /* choose so; without it `agree` meters plain routing */
+    bool agree;           /* meter agreement with plain routing, and KL */
+    bool live;            /* look at every step: better choices, but no run can be repeated exactly */
+    uint32_t j;           /* ranks that are always taken; the number of experts used and more: all */
+    uint32_t m;           /* ranks among which experts are chosen by where they are; at most 256 are */
+    float p;              /* above 0 and below 1: where the best of max(m, 4 * used) ranks have this share of
+                             their mass, instead of m */
+    float alpha;          /* factor of a substitute's weight, before all are divided by their sum; 0: 1 */
+    /* (layers with experts, n_expert) coli_level: where experts are said to be, whatever is true, to
+     * measure what a placement would cost without the device; copied by create.  NULL: it is looked at */
+    const uint8_t *levels;
+} coli_route_opts;
+/* J 2, M 12, P 0, alpha 1, nothing switched on.  out->struct_size is set by the caller. */
+COLI_API coli_status coli_route_default(coli_route_opts *out);
+
 typedef struct coli_session_opts {
     uint32_t struct_size;
     uint32_t n_ctx;   /* most tokens the session can hold; 0: the model's n_ctx_max, at most 32768 */
     uint32_t n_chunk; /* most prompt rows computed together; 0: 512 */
     uint32_t kv;      /* coli_kv */
+    const coli_route_opts *route; /* NULL: plain routing, unmetered; read by create only */
 } coli_session_opts;
 
 /* All memory for n_ctx tokens is taken here. */
@@ -322,13 +374,6 @@ typedef bool (*coli_rows_fn)(void *user, uint32_t pos, uint32_t n_row, const flo
                              const int32_t *expert_ids, const float *expert_w);
 COLI_API coli_status coli_session_eval(coli_session *session, const int32_t *ids, size_t n_ids,
                                        coli_rows_fn on_rows, void *user);
-
-/* Where an expert was when a row used it. */
-typedef enum coli_level {
-    COLI_LEVEL_DISK, /* its weights were read for this row */
-    COLI_LEVEL_RAM,
-    COLI_LEVEL_VRAM
-} coli_level;
 
 /* The routing of the rows of one chunk; arrays are good during the call. */
 typedef struct coli_route {
@@ -414,6 +459,11 @@ typedef struct coli_result {
     uint32_t n_generated;
     double prefill_s, ttft_s, decode_s; /* ttft: from the call to the first token */
     double tok_s;        /* tokens after the first / decode_s; 0 if there were none */
+    /* Of the prefill: in layers of experts (their routers count as attention does); and of that,
+     * waiting for devices.  A coli_generate has no prefill of its own. */
+    double prefill_moe_s, prefill_wait_s;
+    /* Of a token after the first, mean: all of it; in those layers; waiting.  0 if there were none. */
+    double token_ms, token_moe_ms, token_wait_ms;
 } coli_result;
 
 /* Make tokens from the present logits until something stops it; each one is also fed, except a stop
@@ -715,6 +765,49 @@ typedef struct coli_replay_result {
  * Cost     some milliseconds per prompt and core. */
 COLI_API coli_status coli_replay_run(coli_replay *replay, const coli_replay_opts *opts,
                                      coli_replay_result *results);
+
+/* ---- what fits ----------------------------------------------------------------------------- */
+
+typedef enum coli_fit {
+    COLI_FIT_ALL,   /* everything is in memory or on devices */
+    COLI_FIT_READS, /* some experts are read from the disk while tokens are made */
+    COLI_FIT_NOT    /* not even one expert of each layer has room beside the rest */
+} coli_fit;
+
+/* Where everything of a model would be.  Experts are counted over all layers. */
+typedef struct coli_plan_result {
+    uint32_t struct_size; /* set by the caller */
+    uint32_t fit;         /* coli_fit */
+    uint32_t n_ctx, n_chunk, n_threads;        /* that the options come to */
+    uint32_t n_layer, n_expert, n_expert_used; /* layers with experts; experts of each; for a row */
+    uint64_t trunk_bytes;  /* weights outside the routed experts */
+    uint64_t expert_bytes; /* one routed expert */
+    uint64_t kv_bytes, state_bytes, scratch_bytes; /* of one session: keys and values; what does not
+                                grow with the context; the rest */
+    uint64_t resident_bytes;  /* these but the expert: in memory whatever happens */
+    uint64_t needed_bytes;    /* with all experts that no device holds */
+    uint64_t available_bytes; /* that can be taken now, limits of control groups included; 0: the system
+                                does not tell */
+    uint64_t ram_bytes;       /* that the model may take in all; 0: no limit is known */
+    uint32_t ram_experts;     /* of each layer that memory holds at a time */
+    uint32_t n_ctx_all;       /* the context with which all would fit; 0: no shorter one is enough */
+    uint32_t n_device;
+    bool vram_is_assumed; /* there is no device: as if one had the memory that was asked for */
+    uint64_t vram_bytes;  /* that experts may take of devices */
+    uint64_t slot_bytes;  /* that one takes there */
+    uint64_t n_in_vram, n_in_ram, n_on_disk;
+    /* What a token reads of weights, if it used all experts alike. */
+    uint64_t token_vram_bytes, token_ram_bytes, token_disk_bytes;
+    uint64_t vram_trunk_bytes; /* that dense matrices take of devices; they stay in memory, too */
+} coli_plan_result;
+
+/* Tell where everything would be with these options, without loading anything: the container's tables
+ * are read, and devices are asked how much memory they have.  A session of the given kind is counted.
+ * Of the dense matrices those go to devices that would if the devices were faster than the processor;
+ * for tokens they are counted as if they stayed in memory.  A heat file is not looked at.
+ * Errors   as for coli_model_open and coli_session_create. */
+COLI_API coli_status coli_plan(const char *dir, const coli_model_opts *model,
+                               const coli_session_opts *session, coli_plan_result *out);
 
 /* ---- recording ----------------------------------------------------------------------------- */
 

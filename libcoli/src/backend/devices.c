@@ -324,6 +324,7 @@ void coli__devices_stats(coli__devices *d, coli_backend_stats *out)
         out->to_device_ms += g.to_device_ms;
         out->kernel_ms += g.kernel_ms;
         out->to_host_ms += g.to_host_ms;
+        if (g.clock_ms > out->clock_ms) out->clock_ms = g.clock_ms;
         out->n_device_lost += !coli__device_alive(d->dev[i]);
         out->vram_bytes += d->used[i];
         out->allowance_bytes += d->allowance[i];

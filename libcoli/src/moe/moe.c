@@ -66,7 +66,7 @@ typedef struct run {
 /* Where a result comes from. */
 typedef struct source {
     int32_t device; // index; HOST: the tile; BUFFER: `computed`
-    uint32_t row;   // of the device's result
+    uint32_t row;   // of the device's result; else whether its expert was read for it
 } source;
 
 enum { HOST = -1, BUFFER = -2 };
@@ -87,13 +87,16 @@ struct coli__moe {
     const coli__moe_layer *layers;
     uint32_t n_layer;
 
+    coli__router *router; // of the present chunk; NULL: plain
+
     /* per row, written by coli__moe_route */
-    coli__acts x;          // (max_tok, d_model)
-    float *logits;         // (max_tok, n_expert)
-    int32_t *ids;          // (max_tok, n_used)
-    float *w;              // (max_tok, n_used)
-    float *shared_w;       // (max_tok)
-    atomic_uint first_bad; // lowest row whose numbers left their range; UINT32_MAX: none
+    coli__acts x;           // (max_tok, d_model)
+    float *logits;          // (max_tok, n_expert)
+    coli__route_cost *cost; // (max_tok) where the router prefers
+    int32_t *ids;           // (max_tok, n_used)
+    float *w;               // (max_tok, n_used)
+    float *shared_w;        // (max_tok)
+    atomic_uint first_bad;  // lowest row whose numbers left their range; UINT32_MAX: none
 
     /* per chunk */
     uint32_t *n_of;          // (n_expert + 1) pairs of each expert
@@ -121,9 +124,10 @@ struct coli__moe {
     /* per chunk, with a store that guesses */
     const coli__moe_layer *guess_layer; // whom the guesses are about; NULL: there are none
     uint32_t n_guess_row;
-    float *guess_logits; // (GUESS_ROWS, n_expert)
-    int32_t *guess_ids;  // (GUESS_ROWS, n_used)
-    float *guess_w;      // (GUESS_ROWS, n_used)
+    float *guess_logits;   // (GUESS_ROWS, n_expert)
+    int32_t *guess_ids;    // (GUESS_ROWS, n_used)
+    float *guess_w;        // (GUESS_ROWS, n_used)
+    coli__moe_times times; // the caller's, who is worker 0
 
     /* per worker */
     float *tile; // (n_worker, max_tok * (n_used + 1), TILE)
@@ -215,14 +219,15 @@ coli_status coli__moe_create(const coli__moe_layer *layers, uint32_t n_layer,
     m->logits = coli__alloc64((size_t)max_tok * m->n_expert * sizeof(float));
     m->ids = coli__calloc(n_pair, sizeof *m->ids);
     m->w = coli__calloc(n_pair, sizeof *m->w);
+    m->cost = coli__calloc(max_tok, sizeof *m->cost);
     m->shared_w = coli__calloc(max_tok, sizeof *m->shared_w);
     m->n_of = coli__calloc((size_t)m->n_expert + 1, sizeof *m->n_of);
     m->runs = coli__calloc((size_t)m->n_expert + 1, sizeof *m->runs);
     m->pair_row = coli__calloc(n_pair, sizeof *m->pair_row);
     m->pair_of = coli__calloc(n_pair, sizeof *m->pair_of);
     m->tile = coli__alloc64(n_worker * (n_pair + max_tok) * TILE * sizeof(float));
-    if (!m->logits || !m->ids || !m->w || !m->shared_w || !m->n_of || !m->runs || !m->pair_row ||
-        !m->pair_of || !m->tile)
+    if (!m->logits || !m->cost || !m->ids || !m->w || !m->shared_w || !m->n_of || !m->runs ||
+        !m->pair_row || !m->pair_of || !m->tile)
         status = COLI_E_NOMEM;
     if (m->n_device > 0 || store) {
         m->pair_source = coli__calloc(n_pair, sizeof *m->pair_source);
@@ -253,7 +258,8 @@ uint64_t coli__moe_bytes(const coli__moe_layer *layers, uint32_t n_layer, uint32
     uint32_t inner, shared;
     const uint32_t x = forms_of_layers(layers, n_layer, &inner, &shared);
     const uint64_t n_pair = (uint64_t)max_tok * n_expert_used;
-    const uint64_t per_row = e->n_expert * sizeof *m->logits + sizeof *m->shared_w;
+    const uint64_t per_row =
+        e->n_expert * sizeof *m->logits + sizeof *m->shared_w + sizeof *m->cost;
     const uint64_t per_pair =
         sizeof *m->ids + sizeof *m->w + sizeof *m->pair_row + sizeof *m->pair_of;
     return coli__acts_bytes(max_tok, e->d_model, x) +
@@ -270,6 +276,7 @@ void coli__moe_destroy(coli__moe *m)
     coli__acts_finish(&m->inner);
     coli__acts_finish(&m->inner_shared);
     coli__free_aligned(m->logits);
+    coli__free(m->cost);
     coli__free(m->ids);
     coli__free(m->w);
     coli__free(m->shared_w);
@@ -294,6 +301,11 @@ void coli__moe_destroy(coli__moe *m)
     coli__free(m->guess_w);
     coli__free(m->join_source);
     coli__free_aligned(m);
+}
+
+void coli__moe_set_router(coli__moe *m, coli__router *router)
+{
+    m->router = router;
 }
 
 float *coli__moe_input(coli__moe *m, uint32_t t)
@@ -325,8 +337,11 @@ void coli__moe_levels(const coli__moe *m, uint32_t t, uint8_t *levels)
 {
     for (uint32_t rank = 0; rank < m->n_used; rank++) {
         const uint32_t pair = m->pair_of[(size_t)t * m->n_used + rank];
-        const bool on_device = m->n_held > 0 && m->pair_source[pair].device != HOST;
-        levels[rank] = on_device ? COLI_LEVEL_VRAM : COLI_LEVEL_RAM;
+        const source *s = m->pair_source ? &m->pair_source[pair] : NULL;
+        levels[rank] = !s               ? COLI_LEVEL_RAM
+                       : s->device >= 0 ? COLI_LEVEL_VRAM
+                       : s->row         ? COLI_LEVEL_DISK
+                                        : COLI_LEVEL_RAM;
     }
 }
 
@@ -335,6 +350,23 @@ void coli__moe_reject(coli__moe *m, uint32_t t)
     unsigned seen = atomic_load(&m->first_bad);
     while (t < seen && !atomic_compare_exchange_weak(&m->first_bad, &seen, t)) {
     }
+}
+
+/* False when a logit is not finite: the row is then rejected, and its ids are valid nevertheless. */
+static bool choose(coli__moe *m, const coli__moe_layer *layer, uint32_t t)
+{
+    const float *logits = m->logits + (size_t)t * m->n_expert;
+    int32_t *ids = m->ids + (size_t)t * m->n_used;
+    float *w = m->w + (size_t)t * m->n_used;
+    if (m->router && m->router->prefers) {
+        const coli__route_row row = {
+            .choice = logits, .level = coli__levels_of(&m->router->levels, layer->experts->layer)};
+        if (coli__route_choose(&m->router->rule, &row, ids, w, &m->cost[t])) {
+            coli__route_normalise(w, m->n_used);
+            return true;
+        }
+    }
+    return coli__route_softmax_topk(m->k, logits, m->n_expert, m->n_used, ids, w);
 }
 
 void coli__moe_route(coli__moe *m, const coli__moe_layer *layer, uint32_t t)
@@ -360,9 +392,7 @@ void coli__moe_route(coli__moe *m, const coli__moe_layer *layer, uint32_t t)
     m->k->matmul(&args);
     m->shared_w[t] = coli_sigmoid(shared);
 
-    const size_t at = (size_t)t * m->n_used;
-    const bool routed =
-        coli__route_softmax_topk(m->k, logits, m->n_expert, m->n_used, m->ids + at, m->w + at);
+    const bool routed = choose(m, layer, t);
     const bool quantised = coli__acts_quantise(&m->x, m->k, t, 0, m->d_model, x);
     if (!routed || !quantised || !coli__is_finite(shared)) coli__moe_reject(m, t);
 }
@@ -387,7 +417,7 @@ static void bucket(coli__moe *m, uint32_t n_tok)
         const uint32_t at = m->n_of[m->ids[p]]++;
         m->pair_row[at] = p / m->n_used;
         m->pair_of[p] = at;
-        if (m->pair_source) m->pair_source[at].device = HOST;
+        if (m->pair_source) m->pair_source[at] = (source){HOST, 0};
     }
     m->runs[m->n_run++] = (run){m->n_expert, 0, n_tok, NULL};
 }
@@ -719,6 +749,16 @@ static void join_row(const coli__moe *m, uint32_t t, uint32_t first, uint32_t n,
     }
 }
 
+/* The same from an item; the caller's own waiting is timed. */
+static bool wait_in_item(coli__moe *m, uint32_t worker, const coli_bk_result **results)
+{
+    if (worker != 0) return wait_for_groups(m, results);
+    const uint64_t start_ns = coli__clock_ns();
+    const bool good = wait_for_groups(m, results);
+    m->times.wait_ns += coli__clock_ns() - start_ns;
+    return good;
+}
+
 static void outer_item(void *ctx, uint32_t item, uint32_t worker)
 {
     const job *j = ctx;
@@ -738,7 +778,7 @@ static void outer_item(void *ctx, uint32_t item, uint32_t worker)
     const coli_bk_result *results[N_RESULT] = {NULL};
     if (has_groups(m)) {
         coli__pool_phase(j->pool, worker, COLI_PHASE_WAITING);
-        if (!wait_for_groups(m, results)) return;
+        if (!wait_in_item(m, worker, results)) return;
     }
     coli__pool_phase(j->pool, worker, COLI_PHASE_EXPERTS);
     for (uint32_t t = 0; t < j->n_tok; t++) {
@@ -815,6 +855,9 @@ static void hold_what_is_there(waves *w)
     for (uint32_t i = w->done; i < w->end; i++) {
         const coli__store_state state =
             coli__store_hold(w->store, w->j->layer->experts, m->runs[i].expert);
+        const run *r = &m->runs[i];
+        for (uint32_t p = r->first; p < r->first + r->n; p++)
+            m->pair_source[p].row = state == COLI__STORE_ABSENT;
         if (state == COLI__STORE_ABSENT) continue;
         swap_runs(m, i, w->asked);
         if (state == COLI__STORE_HERE) swap_runs(m, w->asked, w->here++);
@@ -1001,9 +1044,17 @@ static void count_rows(const coli__moe *m)
     coli__devices_count(m->devices, m->n_pair - n_host, n_host, 0);
 }
 
+coli__moe_times coli__moe_take_times(coli__moe *m)
+{
+    const coli__moe_times times = m->times;
+    m->times = (coli__moe_times){0};
+    return times;
+}
+
 coli_status coli__moe_run(coli__moe *m, const coli__moe_layer *layer, coli__pool *pool,
                           uint32_t n_tok, uint32_t pos, float *h)
 {
+    const uint64_t start_ns = coli__clock_ns();
     coli__work work = {.ids = m->ids, .n_row = n_tok, .n_used = m->n_used};
     const bool timed = coli__tier_measures(m->tier);
     if (timed) work.begin_ns = coli__clock_ns();
@@ -1028,8 +1079,12 @@ coli_status coli__moe_run(coli__moe *m, const coli__moe_layer *layer, coli__pool
     work.host_ns = j.host_ns;
     coli__tier_used(m->tier, layer->experts, &work);
     coli__store_used(m->store, layer->experts, m->ids, m->n_pair);
+    m->times.moe_ns += coli__clock_ns() - start_ns;
 
-    if (bad == UINT32_MAX) return COLI_OK;
+    if (bad == UINT32_MAX) {
+        if (m->router) coli__router_count(m->router, m->cost, n_tok);
+        return COLI_OK;
+    }
     return coli__fail(COLI_E_NUMERIC,
                       "position %u: an activation is not finite or 2^40 or more in magnitude",
                       pos + bad);

@@ -83,6 +83,7 @@ struct coli__store {
     uint8_t *guessed;      // (n_layer, n_expert) in RAM for a guess, and not used since
     uint32_t *heat_counts; // (n_layer, n_expert)
     uint64_t *used_at;     // (n_layer, n_expert) token of the last use
+    uint8_t *was_used;     // (n_layer, n_expert) at all
     coli__heat heat;
     coli_store_stats stats;
     bool is_marked;
@@ -353,7 +354,11 @@ void coli__store_used(coli__store *s, const coli__ct_experts *experts, const int
     const uint32_t l = s->index[experts->layer];
     coli__heat_use(&s->heat, l, ids, n_id);
     for (size_t i = 0; i < n_id; i++)
-        if (ids[i] >= 0) s->used_at[(size_t)l * s->n_expert + (uint32_t)ids[i]] = s->heat.n_tick;
+        if (ids[i] >= 0) {
+            const size_t id = (size_t)l * s->n_expert + (uint32_t)ids[i];
+            s->used_at[id] = s->heat.n_tick;
+            s->was_used[id] = 1;
+        }
 }
 
 void coli__store_tick(coli__store *s)
@@ -472,8 +477,9 @@ static coli_status allocate(coli__store *s)
     s->guessed = coli__calloc(n, sizeof *s->guessed);
     s->heat_counts = coli__calloc(n, sizeof *s->heat_counts);
     s->used_at = coli__calloc(n, sizeof *s->used_at);
+    s->was_used = coli__calloc(n, sizeof *s->was_used);
     if (!s->index || !s->layers || !s->slot_of || !s->slots || !s->readings || !s->pinned ||
-        !s->guessed || !s->heat_counts || !s->used_at)
+        !s->guessed || !s->heat_counts || !s->used_at || !s->was_used)
         return COLI_E_NOMEM;
     const uint64_t one = coli__store_slot_bytes(s->container);
     if (one == 0 || !coli__mul(one, s->n_slot, &s->pages_bytes))
@@ -560,6 +566,7 @@ void coli__store_destroy(coli__store *s)
     coli__free(s->guessed);
     coli__free(s->heat_counts);
     coli__free(s->used_at);
+    coli__free(s->was_used);
     coli__free(s);
 }
 
@@ -606,16 +613,51 @@ void coli__store_stats(const coli__store *s, coli_store_stats *out)
     out->n_miss_decode = s->stats.n_miss - s->n_miss_at_mark;
 }
 
+bool coli__store_has(const coli__store *s, const coli__ct_experts *experts, uint32_t expert)
+{
+    const coli__lru *l = &layer_of(s, experts)->lru;
+    const uint32_t slot = coli__lru_find(l, expert);
+    return slot != NONE && !l->slots[slot].is_loading;
+}
+
+/* Whether one expert would keep its slot rather than the other, which has the higher id. */
+static bool keeps(const coli__store *s, uint32_t id, uint32_t other)
+{
+    if (s->pinned[id] != s->pinned[other]) return s->pinned[id];
+    if (s->used_at[id] != s->used_at[other]) return s->used_at[id] > s->used_at[other];
+    return s->heat_counts[id] >= s->heat_counts[other];
+}
+
+void coli__store_expect(const coli__store *s, const coli__ct_experts *experts, uint8_t *level)
+{
+    const uint32_t base = s->index[experts->layer] * s->n_expert;
+    for (uint32_t slot = 0; slot < s->n_slot; slot++) {
+        uint32_t best = NONE;
+        for (uint32_t e = 0; e < s->n_expert; e++) {
+            const bool may = s->pinned[base + e] || s->was_used[base + e];
+            if (may && level[e] == COLI_LEVEL_DISK &&
+                (best == NONE || !keeps(s, base + best, base + e)))
+                best = e;
+        }
+        if (best == NONE) return;
+        level[best] = COLI_LEVEL_RAM;
+    }
+}
+
+/* Wait until no read is on its way. */
+static void settle(coli__store *s)
+{
+    for (bool is_quiet = false; !is_quiet;) {
+        (void)coli__store_collect(s, true); // fails for experts that are held: there are none
+        pthread_mutex_lock(&s->mu);
+        is_quiet = !s->n_running && !s->wanted.first && !s->guessing.first && !s->finished.first;
+        pthread_mutex_unlock(&s->mu);
+    }
+}
+
 bool coli__store_is_sound(coli__store *s)
 {
-    while (true) { // whatever is on its way
-        if (coli__store_collect(s, true) != COLI_OK) return false;
-        pthread_mutex_lock(&s->mu);
-        const bool is_quiet =
-            !s->n_running && !s->wanted.first && !s->guessing.first && !s->finished.first;
-        pthread_mutex_unlock(&s->mu);
-        if (is_quiet) break;
-    }
+    settle(s);
     for (uint32_t i = 0; i < s->n_layer; i++) {
         const coli__lru *l = &s->layers[i].lru;
         uint32_t n_full = 0, n_found = 0;

@@ -88,6 +88,14 @@ void coli__store_used(coli__store *store, const coli__ct_experts *layer, const i
 void coli__store_tick(coli__store *store);        // a token is to be decoded
 void coli__store_prompt_ends(coli__store *store); // what is counted from here on is the decode's
 
+/* Whether an expert is in a slot, all of it. */
+bool coli__store_has(const coli__store *store, const coli__ct_experts *layer, uint32_t expert);
+/* What would be in a layer's slots if reads took no time: the pinned, then those used last, by token, heat
+ * and id.  What is there depends on when reads end, this does not; they differ by what one chunk used.
+ *   level  (n_expert) coli_level; experts on disk that would be there are set to RAM, and the others take
+ *          no slot */
+void coli__store_expect(const coli__store *store, const coli__ct_experts *layer, uint8_t *level);
+
 /* -- for others -------------------------------------------------------------------------------- */
 
 uint32_t coli__store_n_slot(const coli__store *store); // of each layer

@@ -10,7 +10,10 @@
  *
  *     feed       writes ids[p..), p advances, v = p        (other tokens replace what stood there)
  *     restore    p = the snapshot's, v stays
- *     reset      p = 0, v = 0 */
+ *     reset      p = 0, v = 0
+ *
+ * Turns.  Cache-aware routing looks where the experts are when a turn begins and goes by that until the
+ * next, so that neither the cut into chunks nor the speed of a copy decides what is computed. */
 #include "session.h"
 
 #include <string.h>
@@ -87,6 +90,11 @@ static coli_status grow_piece(coli_session *s)
     return status;
 }
 
+void coli__session_turn(coli_session *s)
+{
+    if (s->router) s->router->turn_begins = true;
+}
+
 static void finish_route(coli_session *s)
 {
     coli__free(s->route.expert_ids);
@@ -128,10 +136,12 @@ coli_status coli_session_create(coli_model *model, const coli_session_opts *opts
     s->kv = o.kv;
     coli_status status = check_opts(model, &o, &s->n_ctx, &s->n_chunk);
     if (status == COLI_OK) status = allocate(s);
+    if (status == COLI_OK && o.route) status = coli__router_create(model, o.route, &s->router);
     if (status != COLI_OK) {
         coli_session_destroy(s);
         return status;
     }
+    coli__session_turn(s);
     coli_session_seed(s, 0);
     *out = s;
     return COLI_OK;
@@ -148,6 +158,7 @@ void coli_session_destroy(coli_session *s)
     coli__free(s->made);
     coli__free_aligned(s->sample_scratch);
     coli__buf_finish(&s->piece);
+    coli__router_destroy(s->router);
     coli__free(s);
 }
 
@@ -158,6 +169,7 @@ void coli_session_reset(coli_session *s)
     s->pos = s->n_valid = 0;
     s->has_logits = false;
     memset(s->seen, 0, s->m->shape.n_vocab * sizeof *s->seen);
+    coli__session_turn(s);
     coli_session_seed(s, 0);
 }
 
@@ -243,20 +255,20 @@ static void tell_route(const coli_session *s, const coli__probe *p, uint32_t pos
 static coli_status forward(coli_session *s, const coli__forward_args *asked, chunk_kind kind)
 {
     coli_model *m = s->m;
-    coli__forward_args with_route = *asked;
-    const coli__forward_args *args = asked;
+    coli__forward_args args = *asked;
     coli__probe probe;
+    args.elapsed = &s->elapsed;
     if (s->on_route) {
         probe = probe_of(s, asked->probe);
-        with_route.probe = &probe;
-        args = &with_route;
+        args.probe = &probe;
     }
     s->has_logits = false;
     pthread_mutex_lock(&m->mu);
+    if (s->router) coli__router_step(s->router, m->container, m->tier, m->store);
     tell_before(m, kind);
     const coli__fp fp = coli__fp_enter();
     coli__pool_phase(m->pool, 0, COLI_PHASE_OTHER);
-    coli_status status = m->engine->forward(s->state, m->pool, args);
+    coli_status status = m->engine->forward(s->state, m->pool, &args);
     const coli_status whole = coli__container_check_whole(m->container);
     if (whole != COLI_OK) status = whole; // whatever else was found
     coli__pool_phase(m->pool, 0, COLI_PHASE_OUTSIDE);
@@ -270,11 +282,11 @@ static coli_status forward(coli_session *s, const coli__forward_args *asked, chu
         coli_session_reset(s);
         return status;
     }
-    memcpy(s->ids + s->pos, args->ids, args->n_tok * sizeof *s->ids);
-    for (uint32_t t = 0; t < args->n_tok; t++) s->seen[args->ids[t]]++;
-    s->pos += args->n_tok;
+    memcpy(s->ids + s->pos, args.ids, args.n_tok * sizeof *s->ids);
+    for (uint32_t t = 0; t < args.n_tok; t++) s->seen[args.ids[t]]++;
+    s->pos += args.n_tok;
     s->n_valid = s->pos;
-    if (s->on_route) tell_route(s, args->probe, s->pos - args->n_tok, args->n_tok);
+    if (s->on_route) tell_route(s, args.probe, s->pos - args.n_tok, args.n_tok);
     return COLI_OK;
 }
 
@@ -286,8 +298,11 @@ coli_status coli__session_feed(coli_session *s, const int32_t *ids, size_t n_ids
         const size_t left = n_ids - done;
         const uint32_t n = left < s->n_chunk ? (uint32_t)left : s->n_chunk;
         const bool last = n == left;
-        const coli__forward_args args = {
-            .ids = ids + done, .n_tok = n, .logits_from = last ? n - 1 : n, .logits = s->logits};
+        const coli__forward_args args = {.ids = ids + done,
+                                         .n_tok = n,
+                                         .logits_from = last ? n - 1 : n,
+                                         .logits = s->logits,
+                                         .router = s->router};
         const bool is_prompt = n_ids > 1;
         const chunk_kind kind = {is_prompt, is_prompt && done == 0, is_prompt && last};
         COLI_TRY(forward(s, &args, kind));
@@ -301,6 +316,7 @@ coli_status coli_session_feed(coli_session *s, const int32_t *ids, size_t n_ids)
 {
     if (!s) return coli__fail(COLI_E_INVALID, "coli_session_feed: session is NULL");
     atomic_store(&s->cancel, false);
+    if (n_ids > 1) coli__session_turn(s);
     return coli__session_feed(s, ids, n_ids);
 }
 
@@ -347,8 +363,11 @@ static coli_status eval_chunks(coli_session *s, const int32_t *ids, size_t n_ids
         if (atomic_load(&s->cancel)) return coli__fail(COLI_E_CANCELLED, "cancelled");
         const size_t left = n_ids - done;
         const uint32_t n = left < b->max_row ? (uint32_t)left : b->max_row, pos = s->pos;
-        const coli__forward_args args = {
-            .ids = ids + done, .n_tok = n, .logits = b->logits, .probe = &probe};
+        const coli__forward_args args = {.ids = ids + done,
+                                         .n_tok = n,
+                                         .logits = b->logits,
+                                         .probe = &probe,
+                                         .router = s->router};
         const chunk_kind kind = {true, done == 0, n == left};
         COLI_TRY(forward(s, &args, kind));
         memcpy(s->logits, b->logits + (n - 1) * n_vocab, n_vocab * sizeof(float));
@@ -366,6 +385,7 @@ coli_status coli_session_eval(coli_session *s, const int32_t *ids, size_t n_ids,
     if (!s || !on_rows) return coli__fail(COLI_E_INVALID, "coli_session_eval: an argument is NULL");
     COLI_TRY(check_ids(s, ids, n_ids));
     atomic_store(&s->cancel, false);
+    coli__session_turn(s);
     const coli__shape *shape = &s->m->shape;
     const size_t row_bytes = (size_t)shape->n_vocab * sizeof(float);
     const size_t fit = EVAL_LOGIT_BYTES / row_bytes;
