@@ -124,7 +124,7 @@ T_TEST(run_as_json)
                     "--json", "What is 17 + 25?");
     EXPECT(o, o.code == 0);
     json_t *root = parse(&o);
-    EXPECT(o, !has(o.err, "42")); // the answer is in the object alone
+    EXPECT(o, !has(o.err, "= 42")); // the answer is in the object alone
     T_STR(text(root, "answer"), "17 + 25 = 42");
     T_STR(text(root, "stop"), "token");
     T_TRUE(json_is_string(json_object_get(root, "thinking")));
