@@ -234,6 +234,11 @@ int app_fail_opening(const app_settings *s, coli_status status, const char *dir)
     return code;
 }
 
+coli_kv app_kv(const app_settings *s)
+{
+    return s->kv && strcmp(s->kv, "f32") == 0 ? COLI_KV_F32 : COLI_KV_F16;
+}
+
 int app_open(const app_settings *s, uint32_t what, app_engine *out)
 {
     *out = (app_engine){0};
@@ -250,8 +255,7 @@ int app_open(const app_settings *s, uint32_t what, app_engine *out)
     const coli_session_opts session_opts = {.struct_size = sizeof session_opts,
                                             .n_ctx = s->ctx,
                                             .n_chunk = s->chunk,
-                                            .kv = s->kv && strcmp(s->kv, "f32") == 0 ? COLI_KV_F32
-                                                                                     : COLI_KV_F16,
+                                            .kv = app_kv(s),
                                             .route = routes ? &out->route : NULL};
     if (what & APP_OPEN_TELL) app_route_tell(s, &out->route);
     if (what & APP_OPEN_SESSION)

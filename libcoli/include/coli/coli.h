@@ -321,6 +321,7 @@ typedef struct coli_route_opts {
 } coli_route_opts;
 /* J 2, M 12, P 0, alpha 1, nothing switched on.  out->struct_size is set by the caller. */
 COLI_API coli_status coli_route_default(coli_route_opts *out);
+
 /* How the keys and values of attention are kept.  f16 takes half the memory, and at a long context
  * less time; a number is rounded to the nearest, and one of 65520 or more in magnitude is an error
  * (E_NUMERIC), never infinite.  Each gives the same bytes everywhere, but not those of the other. */
