@@ -2,8 +2,9 @@
 coli_test(cli_test golden)
 coli_test(measure_cli golden)
 coli_test(chat_terminal golden)
+coli_test(gguf_cli golden)
 target_link_libraries(chat_terminal PRIVATE util) # forkpty
-foreach(name IN ITEMS cli_test measure_cli chat_terminal)
+foreach(name IN ITEMS cli_test measure_cli chat_terminal gguf_cli)
     add_dependencies(${name} coli_cli qwen36)
     if(CMAKE_CROSSCOMPILING_EMULATOR)
         list(JOIN CMAKE_CROSSCOMPILING_EMULATOR "\", \"" emulator)
