@@ -1,9 +1,9 @@
-/* fuzz_gguf.c - any bytes as a GGUF file: refused, or every view lies inside and every value that the
- * metadata promises can be read. */
+/* fuzz_gguf.c - any bytes as a GGUF file: refused, or every view lies inside, every value that the
+ * metadata promises can be read, and the small files that are made of it are refused or JSON. */
 #include <stdlib.h>
 #include <string.h>
 
-#include "libcoli/src/model/gguf.h"
+#include "engines/engine.h"
 
 static void inside(const uint8_t *data, size_t n_bytes, const void *at, uint64_t n)
 {
@@ -28,6 +28,26 @@ static void read_value(const uint8_t *data, size_t n_bytes, const coli__gguf_val
     }
 }
 
+static void make_files(const coli__gguf *g)
+{
+    const coli__gguf_family *family;
+    coli__buf config = {0}, tokenizer = {0}, generation = {0};
+    coli__gguf_place place;
+    bool found;
+    if (coli__engine_gguf(g, &family) == COLI_OK && family->config(g, &config) == COLI_OK) {
+        json_t *json;
+        if (coli__json_parse("config", config.data, config.n_bytes, 8, &json) == COLI_OK)
+            json_decref(json);
+        family->place(g, "layers.0.linear_attn.conv1d.weight", &place);
+        family->skips(g, "blk.0.attn_q.weight");
+    }
+    coli__gguf_tokenizer(g, &tokenizer, &found);
+    coli__gguf_generation(g, &generation);
+    coli__buf_finish(&config);
+    coli__buf_finish(&tokenizer);
+    coli__buf_finish(&generation);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes)
 {
@@ -45,6 +65,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes)
         if ((status == COLI_OK) != coli__gguf_is_readable(t->kind)) abort();
         if (coli__gguf_has_grid(t->kind)) coli__gguf_scales(t, t->n_elem - n, n, scales);
     }
+    make_files(g);
     coli__gguf_close(g);
     return 0;
 }

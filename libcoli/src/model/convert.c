@@ -633,6 +633,15 @@ static coli_status choose_template(const converter *c, const char **out)
     return status;
 }
 
+/* What was made of a GGUF's metadata is checked like files that came from elsewhere; OUT.partial will
+ * be gone, so the message names the source. */
+static coli_status check_gguf_files(const converter *c)
+{
+    const coli_status status = c->args->check_files(c->out_dir);
+    return status == COLI_OK ? status
+                             : coli__fail_in(status, "%s: made of its metadata", c->args->src);
+}
+
 static coli_status write_files(converter *c)
 {
     const char *name;
@@ -845,7 +854,7 @@ static coli_status write_dir(converter *c)
     COLI_TRY(created);
     coli_status status = write_files(c);
     if (status == COLI_OK && c->checkpoint.gguf && c->args->check_files)
-        status = c->args->check_files(c->out_dir);
+        status = check_gguf_files(c);
     if (status == COLI_OK) status = take_memory(c);
     if (status == COLI_OK) status = write_model(c);
     if (status == COLI_OK) status = check_result(c);

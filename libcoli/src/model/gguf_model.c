@@ -25,6 +25,24 @@ static uint32_t from_file(coli__gguf_heads h, uint32_t i)
     return h.begin + (group * h.n_per_group + turn) * h.width + in_head;
 }
 
+/* The natural logarithm of a finite x > 0, rounded from double: the library's own, because that of
+ * libm differs from system to system.  With x = 2^e * m, m near 1, and s = (m - 1) / (m + 1),
+ *
+ *     ln m = 2 (s + s^3/3 + s^5/5 + ...),   s^2 < 0.03, so that the term of s^25 is below 2^-63. */
+static float ln(float x)
+{
+    int e;
+    double m = frexp((double)x, &e); // 0.5 to 1
+    if (m < 0.70710678118654752) {
+        m *= 2;
+        e--;
+    }
+    const double s = (m - 1) / (m + 1), s2 = s * s;
+    double sum = 0;
+    for (int k = 25; k >= 1; k -= 2) sum = sum * s2 + 1.0 / k;
+    return (float)(e * 0.69314718055994531 + 2 * s * sum);
+}
+
 enum { CHUNK = 256 }; // whole blocks of every kind
 
 static coli_status read_in_order(const coli__gguf_view *v, uint64_t first, uint32_t n_in,
@@ -49,10 +67,10 @@ coli_status coli__gguf_view_row(const coli__gguf_view *v, uint64_t first, uint32
             out[i] = out[i] - 1.0f;
             continue;
         }
-        if (!(out[i] < 0))
+        if (!(out[i] < 0 && isfinite(out[i])))
             return coli__fail(COLI_E_NUMERIC, "%s: tensor %s: holds %g where -exp(w) is expected",
                               v->tensor->file, v->tensor->name, (double)out[i]);
-        out[i] = (float)log(-(double)out[i]);
+        out[i] = ln(-out[i]);
     }
     return COLI_OK;
 }
