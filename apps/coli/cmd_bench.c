@@ -237,8 +237,28 @@ static void finish(bench *b)
     for (int i = 0; i < BENCH_N_PART; i++) free(b->part[i]);
 }
 
+/* Options of one of the two kinds of measuring without that kind. */
+static int check_kind(const app_settings *s)
+{
+    static const struct {
+        app_option_id option;
+        bool of_quality;
+    } one_kind[] = {{APP_OPT_EVERY, true},   {APP_OPT_RECORD, true},   {APP_OPT_COMPARE, true},
+                    {APP_OPT_LIMIT, true},   {APP_OPT_PREFILL, false}, {APP_OPT_DECODE, false},
+                    {APP_OPT_REPEAT, false}, {APP_OPT_CONTEXT, false}, {APP_OPT_PHASES, false},
+                    {APP_OPT_BUFFER, false}};
+    for (size_t i = 0; i < sizeof one_kind / sizeof *one_kind; i++)
+        if (app_given(s, one_kind[i].option) && one_kind[i].of_quality != (s->quality != NULL))
+            return app_usage("bench", "--%s has no effect with%s --quality",
+                             app_options[one_kind[i].option].name, s->quality ? "" : "out");
+    return APP_OK;
+}
+
 int cmd_bench(const app_settings *s)
 {
+    const int kind = check_kind(s);
+    if (kind != APP_OK) return kind;
+    if (s->quality) return cmd_quality(s);
     bench b = {.s = s,
                .r = {.n_prefill = app_given(s, APP_OPT_PREFILL) ? s->prefill : DEFAULT_PREFILL,
                      .n_decode = app_given(s, APP_OPT_DECODE) ? s->decode : DEFAULT_DECODE,

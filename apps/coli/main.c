@@ -74,16 +74,23 @@ static const app_command commands[] = {
     {.name = "convert",
      .bit = APP_CONVERT,
      .synopsis = "[options] SRC OUT",
-     .summary = "Make a container out of a Hugging Face checkpoint",
-     .text = "SRC is a directory with config.json, tokenizer.json and *.safetensors.  OUT must not "
-             "exist, and\n"
-             "does not until everything is written.  Memory: at most 256 MiB.  Ctrl-C stops it and "
-             "leaves\n"
-             "nothing behind.\n",
+     .summary = "Make a container out of a Hugging Face checkpoint or a GGUF file",
+     .text = "SRC is a directory with config.json, tokenizer.json and *.safetensors, or a .gguf "
+             "file (of a\n"
+             "split one any part).  OUT must not exist, and does not until everything is written.  "
+             "Memory: at\n"
+             "most 256 MiB.  Ctrl-C stops it and leaves nothing behind.\n"
+             "\n"
+             "A GGUF file is quantised already.  Without --experts, --trunk and --group its Q8_0 "
+             "stays what it\n"
+             "is, as int8 in groups of 32, and its Q4_0 becomes int4 in groups of 32; what became "
+             "of each kind\n"
+             "is said at the end.\n",
      .examples = "  coli convert Qwen3.6-35B-A3B qwen36-int4\n"
                  "  coli convert Qwen3.6-35B-A3B qwen36-int8 --experts int8 --trunk int8\n"
                  "  coli convert Qwen3.6-35B-A3B qwen36-g32 --experts int4 --group 32\n"
-                 "  coli convert tiny tiny-f32 --experts f32 --trunk f32\n",
+                 "  coli convert tiny tiny-f32 --experts f32 --trunk f32\n"
+                 "  coli convert Qwen3.6-35B-A3B-Q8_0.gguf qwen36-q8\n",
      .min_arg = 2,
      .max_arg = 2,
      .run = cmd_convert},
@@ -117,13 +124,36 @@ static const app_command commands[] = {
      .bit = APP_BENCH,
      .synopsis = "[options]",
      .summary = "Measure a model and the machine under it",
-     .text = "Prefill and decode in turns, tokens drawn at random; the machine's own reading speed "
-             "and integer\n"
-             "peak are measured in the same turns, so what else runs weighs on all alike.\n",
+     .text =
+         "Prefill and decode in turns, tokens drawn at random; the machine's own reading speed "
+         "and integer\n"
+         "peak are measured in the same turns, so what else runs weighs on all alike.\n\n"
+         "With --quality it measures how good the answers are.  Items stand in *.jsonl, one a "
+         "line:\n"
+         "  {\"text\": ...}                              perplexity\n"
+         "  {\"ctx\": ..., \"endings\": [...], \"label\": 2}  which ending is likeliest "
+         "(HellaSwag's "
+         "layout)\n"
+         "  {\"messages\": [...], \"answer\": ...}       the greedy answer must be this one\n"
+         "A \"topic\" or \"task\" makes a line of its own in the result; *.txt is cut into pieces "
+         "of text.\n\n"
+         "--compare A B tells what a setting costs.  A and B are options in quotes, \"\" for none, "
+         "or a file\n"
+         "that --record wrote.  Each loss comes with its 95 % interval: within the limit passes, "
+         "beyond it\n"
+         "fails, on both sides of it more items are needed.  Exit code 0: pass; 3: fail; 4: "
+         "undecided.\n",
      .examples = "  coli bench\n"
                  "  coli bench --model bench-4 --prefill 512 --decode 32 --repeat 5\n"
                  "  coli bench --model bench-4 --prefill 0 --context 4096 --phases\n"
-                 "  coli bench --json --threads 1 --isa avx2\n",
+                 "  coli bench --json --threads 1 --isa avx2\n"
+                 "  coli bench --quality tasks --every 4\n"
+                 "  coli bench --quality tasks/hellaswag.jsonl --model qwen36-int8 --record "
+                 "int8.scores\n"
+                 "  coli bench --quality tasks --compare \"--model qwen36-int8\" \"--model "
+                 "qwen36-int4\"\n"
+                 "  coli bench --quality tasks --compare int8.scores \"\" --limit "
+                 "ppl=0.5%,choice=1%\n",
      .run = cmd_bench},
     {.name = "backend",
      .bit = APP_BACKEND,

@@ -78,6 +78,7 @@ void app_range_text(const app_option *o, bool brief, char *out, size_t cap)
                        : "auto, or a size like 8GB or 500MiB");
         break;
     case APP_FLAG:
+    case APP_PAIR:
     case APP_OFF:
         break;
     }

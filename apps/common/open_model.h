@@ -30,6 +30,7 @@ enum {
 
 /* What the settings say about opening it; what: APP_OPEN_DEVICES or 0. */
 coli_model_opts app_model_opts(const app_settings *s, uint32_t what);
+coli_kv app_kv(const app_settings *s);
 /* The message, and the hint, of a model that could not be opened; an exit code. */
 int app_fail_opening(const app_settings *s, coli_status status, const char *dir);
 

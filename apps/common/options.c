@@ -250,6 +250,9 @@ static bool take_value(const app_option *o, const char *text, app_settings *s)
         if (!parse_double(text, &number) || number < o->min || number > o->max) return false;
         *(float *)field = (float)number;
         return true;
+    case APP_PAIR: // this is one of them
+        *(const char **)field = text;
+        return true;
     case APP_ORDINALS:
         *(const char **)field = text;
         return is_ordinals(text);
@@ -270,6 +273,7 @@ char *app_value_text(const app_settings *s, app_option_id id)
         return app_format("%s", *(const bool *)field ? "on" : "off");
     case APP_TEXT:
     case APP_CHOICE:
+    case APP_PAIR:
     case APP_ORDINALS: {
         const char *text = *(const char *const *)field;
         return app_format("%s", text ? text : "");
@@ -340,6 +344,7 @@ static char *find_command(int argc, char **argv)
         if (!is_option(argv[i])) return argv[i];
         const argument a = take_apart(argv[i]);
         if (a.option && a.option->arg && !a.value) i++;
+        if (a.option && a.option->kind == APP_PAIR) i++;
     }
     return NULL;
 }
@@ -414,7 +419,8 @@ static int take_option(const app_program *program, const app_command *c, int arg
     if (o->arg && !value) {
         if (*i + 1 < argc) value = argv[*i + 1];
         /* `--system --no-think` forgot the text; -1 may well be a value. */
-        const bool forgotten = value && is_option(value) && take_apart(value).option;
+        const bool forgotten =
+            value && o->kind != APP_PAIR && is_option(value) && take_apart(value).option;
         if (!value || forgotten) {
             app_error("%s%s needs a value: %s%s %s", app_dashes(o), o->name, app_dashes(o), o->name,
                       o->arg);
@@ -425,6 +431,12 @@ static int take_option(const app_program *program, const app_command *c, int arg
         ++*i;
     }
     if (!take_value(o, value, s)) return bad_value(o->name, app_dashes(o), o, value);
+    if (o->kind == APP_PAIR && ++*i >= argc) {
+        app_error("%s%s needs two values: %s%s %s", app_dashes(o), o->name, app_dashes(o), o->name,
+                  o->arg);
+        return APP_BAD;
+    }
+    if (o->kind == APP_PAIR) ((const char **)(void *)((char *)s + o->offset))[1] = argv[*i];
     s->from[o - app_options] = APP_FROM_COMMAND_LINE;
     return APP_OK;
 }
@@ -488,6 +500,57 @@ static int from_environment(const app_command *c, app_settings *s)
         s->variable[APP_OPT_BACKEND] = off;
     }
     return APP_OK;
+}
+
+/* Take the text apart in place: blanks part words, quotes hold together what is between them.  False
+ * for a quote without its other one, or too many words. */
+static bool split_words(char *text, char **words, int cap, int *n)
+{
+    char *to = text, quote = 0; // `to` is never ahead of c
+    bool open = false;
+    *n = 0;
+    for (const char *c = text; *c; c++) {
+        if (quote) {
+            if (*c != quote) *to++ = *c;
+            if (*c == quote) quote = 0;
+            continue;
+        }
+        const bool blank = *c == ' ' || *c == '\t' || *c == '\n';
+        if (blank && open) *to++ = 0;
+        if (!blank && !open && *n == cap) return false;
+        if (!blank && !open) words[(*n)++] = to;
+        open = !blank;
+        if (*c == '"' || *c == '\'')
+            quote = *c;
+        else if (!blank)
+            *to++ = *c;
+    }
+    *to = 0;
+    return quote == 0;
+}
+
+int app_settings_over(const app_settings *s, const char *text, app_settings *out, char **words)
+{
+    enum { MAX_WORD = 64 };
+    static const app_command setting = {.name = "bench --compare", .bit = APP_SETTING};
+    const app_program program = {.name = app_program_name()};
+    char *argv[MAX_WORD];
+    int n;
+    *out = *s;
+    *words = app_format("%s", text);
+    if (!split_words(*words, argv, MAX_WORD, &n)) {
+        app_error("--compare: expected up to %d words, quotes in pairs, found: %s", MAX_WORD, text);
+        return APP_BAD;
+    }
+    for (int i = 0; i < n; i++) {
+        if (!is_option(argv[i])) {
+            app_error("--compare: expected options, found \"%s\"", argv[i]);
+            return APP_BAD;
+        }
+        const int code = take_option(&program, &setting, n, argv, &i, out);
+        if (code != APP_OK) return code;
+    }
+    return from_environment(&setting, out);
 }
 
 static bool begins(const char *text, const char *prefix)

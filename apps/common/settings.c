@@ -7,7 +7,7 @@ enum {
         GENERATE | APP_INFO | APP_QWEN36, // open the model to run it, or to say how it would run
     MEASURE = APP_QWEN36,
     OPEN = COMPUTE | APP_PLAN,
-    DEVICES = OPEN | APP_BENCH,
+    DEVICES = OPEN | APP_BENCH | APP_SETTING,
     ALL = (APP_PLAN << 1) - 1
 };
 
@@ -16,18 +16,18 @@ enum {
 // clang-format off
 const app_option app_options[APP_N_OPTION] = {
     [APP_OPT_MODEL] = {"model", "DIR", APP_TEXT, FIELD(model), 0, 0, NULL, "the model that ships with coli",
-        OPEN | APP_TOKENIZE | APP_VERIFY | APP_BENCH | APP_HEAT, "directory of the model"},
+        DEVICES | APP_TOKENIZE | APP_VERIFY | APP_HEAT, "directory of the model"},
     [APP_OPT_THREADS] = {"threads", "N", APP_U32, FIELD(threads), 0, 1024, NULL, "0, one per processor",
-        OPEN | APP_CONVERT | APP_SYNTH | APP_BENCH | APP_REPLAY, "compute threads"},
+        DEVICES | APP_CONVERT | APP_SYNTH | APP_REPLAY, "compute threads"},
     [APP_OPT_ISA] = {"isa", "NAME", APP_CHOICE, FIELD(isa), 0, 0, "scalar|avx2|avxvnni|avx512|neon|i8mm",
-        "the best there is", OPEN | APP_BENCH,
+        "the best there is", DEVICES,
         "instruction set of the kernels; all give the same bytes"},
     [APP_OPT_CTX] = {"ctx", "N", APP_U32, FIELD(ctx), 0, 1048576, NULL,
         "0, what the model was made for, at most 32768", OPEN, "most tokens of a conversation"},
     [APP_OPT_CHUNK] = {"chunk", "N", APP_U32, FIELD(chunk), 0, 4096, NULL, "0, the library's choice",
-        OPEN | APP_BENCH,
+        DEVICES,
         "most prompt tokens computed together; the answer is the same with any"},
-    [APP_OPT_KV] = {"kv", "FORMAT", APP_CHOICE, FIELD(kv), 0, 0, "f16|f32", "f16", COMPUTE | APP_BENCH,
+    [APP_OPT_KV] = {"kv", "FORMAT", APP_CHOICE, FIELD(kv), 0, 0, "f16|f32", "f16", OPEN | APP_BENCH,
         "how the keys and values of attention are kept: f16 takes half the memory, f32 rounds nothing"},
 
     [APP_OPT_BACKEND] = {"backend", "NAME|PATH", APP_TEXT, FIELD(backend), 0, 0, NULL, "a GPU, if one works", DEVICES,
@@ -174,6 +174,16 @@ const app_option app_options[APP_N_OPTION] = {
     [APP_OPT_BUFFER] = {"buffer", "MIB", APP_U32, FIELD(buffer), 0, 1048576, NULL,
         "0, 2048 or eight times the last-level cache", APP_BENCH,
         "memory that is read to measure the machine's stream, in MiB"},
+    [APP_OPT_QUALITY] = {"quality", "FILE|DIR", APP_TEXT, FIELD(quality), 0, 0, NULL, NULL, APP_BENCH,
+        "measure how good the answers are instead of how fast: items of *.jsonl, and *.txt"},
+    [APP_OPT_EVERY] = {"every", "N", APP_U32, FIELD(every), 1, 1048576, NULL, "1, all", APP_BENCH,
+        "quality: of each file only every so manieth item, from the first"},
+    [APP_OPT_RECORD] = {"record", "FILE", APP_TEXT, FIELD(record), 0, 0, NULL, NULL, APP_BENCH,
+        "quality: write the scores, with the probabilities of all tokens of the texts, for --compare"},
+    [APP_OPT_COMPARE] = {"compare", "A B", APP_PAIR, FIELD(compare), 0, 0, NULL, NULL, APP_BENCH,
+        "quality: score with the options A, or take the scores in file A, then with B, and say how much worse B is"},
+    [APP_OPT_LIMIT] = {"limit", "LIST", APP_TEXT, FIELD(limit), 0, 0, NULL, "ppl=1%,kl=0.01,choice=2%,exact=2%", APP_BENCH,
+        "quality: losses that are still good enough, also top, choice-byte, choice-token; none: whatever it is"},
 
     [APP_OPT_LIKE] = {"like", "NAME", APP_CHOICE, FIELD(like), 0, 0, "qwen36-35b|hummingbird", "qwen36-35b",
         APP_SYNTH, "model whose geometry is taken, where no option changes it"},

@@ -24,7 +24,8 @@ enum {
     APP_BACKEND = 1 << 11,
     APP_HEAT = 1 << 12,
     APP_REPLAY = 1 << 13,
-    APP_PLAN = 1 << 14
+    APP_PLAN = 1 << 14,
+    APP_SETTING = 1 << 30 // no command: the options in one argument of `coli bench --compare`
 };
 
 typedef enum app_option_id {
@@ -104,6 +105,11 @@ typedef enum app_option_id {
     APP_OPT_CONTEXT,
     APP_OPT_PHASES,
     APP_OPT_BUFFER,
+    APP_OPT_QUALITY,
+    APP_OPT_EVERY,
+    APP_OPT_RECORD,
+    APP_OPT_COMPARE,
+    APP_OPT_LIMIT,
     /* models without a checkpoint */
     APP_OPT_LIKE,
     APP_OPT_LAYERS,
@@ -184,6 +190,9 @@ typedef struct app_settings {
     bool stop;
     uint32_t prefill, decode, repeat, context, buffer;
     bool phases;
+    const char *quality, *record, *limit;
+    const char *compare[2]; // NULL: not
+    uint32_t every;
     const char *like;
     uint32_t layers, hidden, experts_n, used, inner, vocab;
     float skew;
@@ -205,6 +214,7 @@ typedef enum app_kind {
     APP_U32,
     APP_U64,
     APP_F32,
+    APP_PAIR,     // two texts, which may be empty or begin with a dash
     APP_ORDINALS, // "0,2", a text
     APP_VRAM,     // an app_vram
     APP_BYTES,    // an app_bytes

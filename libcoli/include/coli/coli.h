@@ -321,6 +321,7 @@ typedef struct coli_route_opts {
 } coli_route_opts;
 /* J 2, M 12, P 0, alpha 1, nothing switched on.  out->struct_size is set by the caller. */
 COLI_API coli_status coli_route_default(coli_route_opts *out);
+
 /* How the keys and values of attention are kept.  f16 takes half the memory, and at a long context
  * less time; a number is rounded to the nearest, and one of 65520 or more in magnitude is an error
  * (E_NUMERIC), never infinite.  Each gives the same bytes everywhere, but not those of the other. */
@@ -621,16 +622,18 @@ COLI_API coli_status coli_heat_import(const char *out, const char *file, const c
 
 typedef struct coli_convert_opts {
     uint32_t struct_size;
-    /* "int4", "int8", "bf16", "f32", or in full "int4-g64-f16"; NULL: int4, int8 */
+    /* "int4", "int8", "bf16", "f32", or in full "int4-g64-f16"; NULL: int4, int8.  With NULL, what a
+     * GGUF file has in blocks of one scale per 32 weights gets groups of 32, and experts in Q8_0
+     * become int8: so Q8_0 stays what it is. */
     const char *experts, *trunk;
-    const char *chat_template;   /* NULL: found in the checkpoint, else "3.6" */
+    const char *chat_template;   /* NULL: found in the source, else "3.6" */
     uint32_t n_threads;
     coli_progress_fn progress;
     void (*note)(void *user, const char *line);
     void *user;
 } coli_convert_opts;
 
-/* Hugging Face checkpoint to container.  `out` must not exist and appears only when complete.
+/* Hugging Face checkpoint (a directory) or GGUF file to container.  `out` must not exist and appears only when complete.
  * Errors   E_NOTFOUND, E_FORMAT (a file is malformed or a tensor missing: names file and tensor),
  *          E_NUMERIC (a weight is no number or too large for the format), E_UNSUPPORTED, E_EXISTS,
  *          E_LIMIT (what does not fit the memory below), E_CANCELLED, E_IO, E_NOMEM.
@@ -891,6 +894,147 @@ COLI_API coli_status coli_machine_get_info(const coli_machine *machine, coli_mac
  * wait meanwhile.  Machines are noisy: measure often and take the median. */
 COLI_API coli_status coli_machine_stream(coli_machine *machine, double *gb_s);
 COLI_API coli_status coli_machine_peak(coli_machine *machine, double *gmac_s);
+
+/* ---- quality ------------------------------------------------------------------------------- */
+
+/* What a setting that changes what is computed costs: a format of weights, cache-aware routing.  Items
+ * are scored with one setting and with another, and compared pair by pair (docs/quality.md). */
+
+/* Items, in the tokens of a model. */
+typedef struct coli_tasks coli_tasks;
+
+typedef enum coli_task_kind {
+    COLI_TASK_TEXT,   /* how likely is it, token by token */
+    COLI_TASK_CHOICE, /* which of several endings is the likeliest */
+    COLI_TASK_EXACT   /* is the greedy answer to a question the one that is expected */
+} coli_task_kind;
+
+typedef struct coli_tasks_opts {
+    uint32_t struct_size;
+    uint32_t every; /* of each file only every so manieth item, from the first; 0: all */
+} coli_tasks_opts;
+
+/* Read a file, or those of a directory in the order of their names: *.jsonl, an item per line, and
+ * *.txt, a text that is cut into pieces of 512 tokens (docs/quality.md).
+ * Errors   E_NOTFOUND, E_FORMAT (names file and line), E_LIMIT (an item is longer than the model's
+ *          longest context), E_UNSUPPORTED (the model has no tokenizer), E_IO, E_NOMEM. */
+COLI_API coli_status coli_tasks_open(const char *path, const coli_model *model,
+                                     const coli_tasks_opts *opts, coli_tasks **out);
+/* They may outlive the model.  Scores of them must have been freed. */
+COLI_API void coli_tasks_close(coli_tasks *tasks);
+
+typedef struct coli_tasks_info {
+    uint32_t struct_size; /* set by the caller */
+    uint32_t n_item, n_text, n_choice, n_exact;
+    uint32_t n_ctx;       /* the smallest context of a session that can score them */
+    uint64_t n_token;     /* that are fed for it, answers not counted */
+    const char *identity; /* 32 hex digits: these items in these tokens; borrowed from tasks */
+} coli_tasks_info;
+COLI_API coli_status coli_tasks_get_info(const coli_tasks *tasks, coli_tasks_info *info);
+
+/* One item.  Strings are borrowed from tasks. */
+typedef struct coli_task {
+    uint32_t struct_size; /* set by the caller */
+    uint32_t kind;        /* coli_task_kind */
+    const char *file;
+    uint64_t line;     /* of the file, from 1; of a .txt the number of the piece */
+    const char *group; /* its "topic" or "task"; "" when it has none */
+    uint32_t n_ending, label; /* of a choice: endings; the right one, from 0 */
+    const char *answer;       /* that is expected; NULL unless the kind is exact */
+} coli_task;
+COLI_API coli_status coli_tasks_get(const coli_tasks *tasks, uint32_t i, coli_task *out);
+
+/* What a model made of them. */
+typedef struct coli_scores coli_scores;
+
+typedef struct coli_scores_opts {
+    uint32_t struct_size;
+    bool keep_rows;          /* also the probabilities of each row of the texts: to be a base */
+    const coli_scores *base; /* with rows, of items with the same identity: measure how far the texts'
+                                rows are from its rows; NULL: not */
+    coli_progress_fn progress; /* in tokens */
+    void *user;
+} coli_scores_opts;
+
+/* Score all items on a session with info.n_ctx or more; what it held is lost.  coli_session_cancel
+ * stops it.
+ * Errors   E_LIMIT (the session's context is too short), E_INVALID (the base is of other items, or
+ *          without rows), E_CANCELLED, E_NUMERIC, E_NOMEM. */
+COLI_API coli_status coli_scores_make(coli_session *session, const coli_tasks *tasks,
+                                      const coli_scores_opts *opts, coli_scores **out);
+COLI_API void coli_scores_free(coli_scores *scores);
+
+/* To a file and back (docs/formats/scores.md).  `path` must not exist and appears only when complete.
+ * Opening needs the very items, E_INVALID otherwise, and refuses what is no such file, or damaged, with
+ * E_FORMAT, or E_UNSUPPORTED where it is of a later version.  How far it was from a base is not kept. */
+COLI_API coli_status coli_scores_save(const coli_scores *scores, const char *path);
+COLI_API coli_status coli_scores_open(const char *path, const coli_tasks *tasks, coli_scores **out);
+
+typedef struct coli_scores_info {
+    uint32_t struct_size; /* set by the caller */
+    uint32_t n_item;
+    bool has_rows, has_base; /* they can be a base; they were measured against one */
+    uint64_t n_row_bytes;    /* memory and disk that the rows take */
+    double rest;             /* mean share of a row's probability that they do not itemise */
+    const char *model;       /* identity of the model; borrowed from scores */
+} coli_scores_info;
+COLI_API coli_status coli_scores_get_info(const coli_scores *scores, coli_scores_info *info);
+
+/* What became of one item; zero where it is not of that kind.  Pointers are borrowed from scores. */
+typedef struct coli_score {
+    uint32_t struct_size;  /* set by the caller */
+    uint32_t n_token;      /* text: that were scored, all but the first */
+    double nll;            /* their negative log-probabilities, summed */
+    uint32_t n_row, n_top; /* rows compared with the base; of these, with the same best token */
+    double kl;             /* KL(base || model) of these, summed */
+    const double *logprob; /* choice: (n_ending) of the tokens of each ending, summed */
+    uint32_t pick, pick_byte, pick_token; /* the largest; per byte of the ending; per token */
+    bool right, right_byte, right_token;  /* it is the label; exact (right only): the answer is */
+    const char *answer;                   /* exact: that was made, stripped; else NULL */
+} coli_score;
+COLI_API coli_status coli_scores_get(const coli_scores *scores, uint32_t i, coli_score *out);
+
+typedef enum coli_measure {
+    COLI_MEASURE_NLL,          /* -log p of a token, mean; its exponential is the perplexity */
+    COLI_MEASURE_KL,           /* KL(base || model) of a row, mean */
+    COLI_MEASURE_TOP,          /* share of rows whose best token is the base's */
+    COLI_MEASURE_CHOICE,       /* share of choices that are right, by the sum of the log-probabilities */
+    COLI_MEASURE_CHOICE_BYTE,  /* by that over the bytes of the ending */
+    COLI_MEASURE_CHOICE_TOKEN, /* by that over its tokens */
+    COLI_MEASURE_EXACT,        /* share of answers that are right */
+    COLI_N_MEASURE
+} coli_measure;
+/* "nll", "kl", "top", "choice", "choice-byte", "choice-token", "exact"; NULL for what is none. */
+COLI_API const char *coli_measure_name(coli_measure measure);
+
+typedef struct coli_mean {
+    uint32_t struct_size; /* set by the caller */
+    uint32_t n_item;      /* that have this measure */
+    uint64_t n_unit;      /* tokens, rows or items: what the mean is over */
+    double value;         /* 0 without any */
+} coli_mean;
+/* group: of coli_task; NULL: all. */
+COLI_API coli_status coli_scores_mean(const coli_scores *scores, coli_measure measure,
+                                      const char *group, coli_mean *out);
+
+/* How much worse b is than a on the same items, with the interval that holds the loss over all such
+ * items with 95 % confidence.  Loss of nll, of kl and of right answers: positive is worse. */
+typedef struct coli_loss {
+    uint32_t struct_size; /* set by the caller */
+    uint32_t n_item;
+    double a, b; /* means; of kl and top, which are of b against a: those of the same model, 0 and 1 */
+    double loss, low, high; /* infinite bounds where there are too few items to tell */
+} coli_loss;
+/* Errors   E_INVALID: the scores are of different items; kl or top of scores without a base. */
+COLI_API coli_status coli_scores_loss(const coli_scores *a, const coli_scores *b,
+                                      coli_measure measure, coli_loss *out);
+
+typedef enum coli_verdict {
+    COLI_VERDICT_PASS,     /* the loss is at most the limit, with that confidence */
+    COLI_VERDICT_FAIL,     /* it is more */
+    COLI_VERDICT_UNDECIDED /* the limit is within the interval: more items would tell */
+} coli_verdict;
+COLI_API coli_verdict coli_loss_verdict(const coli_loss *loss, double limit);
 
 #ifdef __cplusplus
 }
