@@ -428,7 +428,7 @@ T_TEST(corrections_that_pay)
     coli__speeds speeds = {.copy_ns = 10000};
     uint64_t now_ns = 1, before = 0;
     for (int phase = 0; phase < 3; phase++) {
-        if (phase == 1) speeds.host_ns = 260; // 10000 - 400 over 250 over 40: .96 uses
+        if (phase == 1) speeds.host_ns = 260;  // 10000 - 400 over 250 over 40: .96 uses
         if (phase == 2) speeds.host_ns = 2000; // .12
         speeds.device_ns = 10;
         coli__tier_set_speeds(m->tier, speeds);
