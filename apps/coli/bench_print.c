@@ -214,6 +214,7 @@ void bench_print_json(const bench_result *r)
                   number(r->machine.cache_bytes), "peak_gmac_s", spread_json(r->peak_gmac_s),
                   "peak_method", r->machine.peak_method));
     report_add_devices(root, r->opened);
+    report_add_route(root, r->opened);
     json_object_set_new(root, "swaps", number(r->n_swap));
     if (r->n_prefill) json_object_set_new(root, "prefill", prefill_json(r));
     if (r->n_decode) json_object_set_new(root, "decode", decode_json(r));

@@ -37,11 +37,14 @@ static void print_memory(const coli_plan_result *p)
     else
         printf("memory that can be taken     unknown\n");
     if (p->ram_bytes) printf("  of this for the model      %9.3f\n", gb(p->ram_bytes));
+    if (p->vram_trunk_bytes)
+        printf("VRAM for the trunk           %9.3f GB  if it is faster there\n",
+               gb(p->vram_trunk_bytes));
+    const char *whose = p->vram_is_assumed ? "a device that is not there"
+                        : p->n_device == 1 ? "one device"
+                                           : "all devices";
     if (p->n_device || p->vram_is_assumed)
-        printf("VRAM for experts             %9.3f GB  of %s\n", gb(p->vram_bytes),
-               p->vram_is_assumed ? "a device that is not there"
-               : p->n_device == 1 ? "one device"
-                                  : "all devices");
+        printf("VRAM for experts             %9.3f GB  of %s\n", gb(p->vram_bytes), whose);
 }
 
 static void print_split(const coli_plan_result *p)
@@ -113,6 +116,7 @@ static void print_json(const coli_plan_result *p)
     put(o, "n_device", p->n_device);
     json_object_set_new(o, "vram_is_assumed", json_boolean(p->vram_is_assumed));
     put(o, "vram_bytes", p->vram_bytes);
+    put(o, "vram_trunk_bytes", p->vram_trunk_bytes);
     put(o, "slot_bytes", p->slot_bytes);
     put(o, "n_in_vram", p->n_in_vram);
     put(o, "n_in_ram", p->n_in_ram);

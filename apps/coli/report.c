@@ -66,6 +66,23 @@ void report_add_devices(json_t *root, const coli_model *model)
     json_object_set_new(root, "vram", stats.n_device ? vram_json(&stats) : json_null());
 }
 
+void report_add_route(json_t *root, const coli_model *model)
+{
+    coli_route_stats s = {.struct_size = sizeof s};
+    json_t *o = json_null();
+    if (coli_model_get_route_stats(model, &s) == COLI_OK && s.route_slots + s.n_compared > 0) {
+        o = json_object();
+        json_object_set_new(o, "swap_pct", json_real(s.swap_pct));
+        json_object_set_new(o, "route_swaps", number(s.route_swaps));
+        json_object_set_new(o, "route_swaps_vram", number(s.route_swaps_vram));
+        json_object_set_new(o, "route_slots", number(s.route_slots));
+        const bool compared = s.n_compared > 0;
+        json_object_set_new(o, "route_agree", compared ? json_real(s.route_agree) : json_null());
+        json_object_set_new(o, "route_kl", compared ? json_real(s.route_kl) : json_null());
+    }
+    json_object_set_new(root, "route", o);
+}
+
 json_t *report_turn(const app_engine *engine, const coli_result *r, const char *answer,
                     size_t n_answer, const char *thinking, size_t n_thinking)
 {
@@ -87,5 +104,6 @@ json_t *report_turn(const app_engine *engine, const coli_result *r, const char *
     json_object_set_new(o, "moe_ms_per_token", json_real(r->token_moe_ms));
     json_object_set_new(o, "wait_ms_per_token", json_real(r->token_wait_ms));
     report_add_devices(o, engine->model);
+    report_add_route(o, engine->model);
     return o;
 }

@@ -168,7 +168,8 @@ coli_model_opts app_model_opts(const app_settings *s, uint32_t what)
         .no_pilot = s->no_pilot,
         .no_warmstart = s->no_warmstart,
         .home = s->home && strcmp(s->home, "layer") == 0 ? COLI_HOME_LAYER : COLI_HOME_EXPERT,
-        .layer_split = s->layer_split};
+        .layer_split = s->layer_split,
+        .n_ctx = s->ctx};
     return opts;
 }
 
@@ -249,6 +250,8 @@ int app_open(const app_settings *s, uint32_t what, app_engine *out)
     const coli_session_opts session_opts = {.struct_size = sizeof session_opts,
                                             .n_ctx = s->ctx,
                                             .n_chunk = s->chunk,
+                                            .kv = s->kv && strcmp(s->kv, "f32") == 0 ? COLI_KV_F32
+                                                                                     : COLI_KV_F16,
                                             .route = routes ? &out->route : NULL};
     if (what & APP_OPEN_TELL) app_route_tell(s, &out->route);
     if (what & APP_OPEN_SESSION)

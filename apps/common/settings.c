@@ -27,6 +27,8 @@ const app_option app_options[APP_N_OPTION] = {
     [APP_OPT_CHUNK] = {"chunk", "N", APP_U32, FIELD(chunk), 0, 4096, NULL, "0, the library's choice",
         DEVICES,
         "most prompt tokens computed together; the answer is the same with any"},
+    [APP_OPT_KV] = {"kv", "FORMAT", APP_CHOICE, FIELD(kv), 0, 0, "f16|f32", "f16", COMPUTE | APP_BENCH,
+        "how the keys and values of attention are kept: f16 takes half the memory, f32 rounds nothing"},
 
     [APP_OPT_BACKEND] = {"backend", "NAME|PATH", APP_TEXT, FIELD(backend), 0, 0, NULL, "a GPU, if one works", DEVICES,
         "compute on the devices of this backend, by name (cuda, vulkan) or file; none: the processor "
@@ -242,6 +244,7 @@ const app_variable app_variables[] = {
     {"COLI_MODEL", APP_OPT_MODEL, "directory of the model", NULL},
     {"COLI_ISA", APP_OPT_ISA, "instruction set of the kernels", NULL},
     {"CTX", APP_OPT_CTX, "most tokens of a conversation", NULL},
+    {"KV", APP_OPT_KV, "format of keys and values", NULL},
     {"NGEN", APP_OPT_N, "most tokens of one answer", NULL},
     {"COLI_TEMP", APP_OPT_TEMP, "temperature", NULL},
     {"NUCLEUS", APP_OPT_TOP_P, "top-p", NULL},

@@ -35,6 +35,7 @@ typedef enum app_option_id {
     APP_OPT_ISA,
     APP_OPT_CTX,
     APP_OPT_CHUNK,
+    APP_OPT_KV,
     /* devices */
     APP_OPT_BACKEND,
     APP_OPT_BACKEND_PATH,
@@ -158,7 +159,7 @@ typedef struct app_bytes {
 struct app_variable;
 
 typedef struct app_settings {
-    const char *model, *isa;
+    const char *model, *isa, *kv;
     uint32_t threads, ctx, chunk;
     const char *backend, *backend_path, *backend_options, *devices;
     app_vram vram;

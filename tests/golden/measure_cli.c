@@ -124,7 +124,7 @@ T_TEST(run_as_json)
                     "--json", "What is 17 + 25?");
     EXPECT(o, o.code == 0);
     json_t *root = parse(&o);
-    EXPECT(o, !has(o.err, "42")); // the answer is in the object alone
+    EXPECT(o, !has(o.err, "= 42")); // the answer is in the object alone
     T_STR(text(root, "answer"), "17 + 25 = 42");
     T_STR(text(root, "stop"), "token");
     T_TRUE(json_is_string(json_object_get(root, "thinking")));
@@ -217,13 +217,85 @@ T_TEST(bench_tells_of_devices)
 }
 #endif
 
+/* -- plans ------------------------------------------------------------------------------------- */
+
+T_TEST(plan_says_what_sits_where)
+{
+    T_BEGIN;
+    outcome o = RUN("coli", "", "plan", MODEL, "--backend", "none", "--threads", "2");
+    EXPECT(o, o.code == 0);
+    EXPECT(o, has(o.out, "keys and values                0.008     of 4096 tokens\n"));
+    EXPECT(o, has(o.out, "experts                          0.010 GB  512 of 0.020 MB, 64 in each"));
+    EXPECT(o, has(o.out, "\n        0 experts in VRAM\n"
+                         "      512 in memory: all the others, mapped\n"));
+    EXPECT(o, has(o.out, "a token reads 0.000 MB from VRAM, 3.852 MB from memory, 0.000 MB from"));
+    EXPECT(o, !*o.err);
+    forget(&o);
+    o = RUN("coli", "", "plan", MODEL, "--backend", "none", "--vram", "2MB"); // planned for
+    EXPECT(o, o.code == 0);
+    EXPECT(o,
+           has(o.out, "VRAM for experts                 0.002 GB  of a device that is not there"));
+    EXPECT(o, has(o.out, "\n      102 experts in VRAM: 0.020 MB each there\n"));
+    forget(&o);
+}
+
+T_TEST(plan_warns_when_memory_is_short)
+{
+    T_BEGIN;
+    outcome o = RUN("coli", "", "plan", MODEL, "--backend", "none", "--threads", "2", "--ram",
+                    "25MB", "--json");
+    EXPECT(o, o.code == 0); // it can run
+    json_t *root = parse(&o);
+    T_STR(text(root, "fit"), "reads");
+    T_EQ(number(root, "ram_bytes"), 25000000);
+    T_EQ(number(root, "n_in_ram") + number(root, "n_on_disk"), 512);
+    T_TRUE(number(root, "n_on_disk") > 0 && number(root, "token_disk_bytes") > 0);
+    EXPECT(o, has(o.err, "every token will wait for the disk\n"));
+    EXPECT(o, has(o.err, "\nhint: --ctx ") && has(o.err, " makes room for all\n"));
+    char ctx[16];
+    snprintf(ctx, sizeof ctx, "%.0f", number(root, "n_ctx_all"));
+    json_decref(root);
+    forget(&o);
+    o = RUN("coli", "", "plan", MODEL, "--backend", "none", "--threads", "2", "--ram", "25MB",
+            "--ctx", ctx);
+    EXPECT(o, o.code == 0 && !*o.err); // the hint was right
+    forget(&o);
+    o = RUN("coli", "", "plan", MODEL, "--backend", "none", "--threads", "2", "--ram", "8MB");
+    EXPECT(o, o.code == 1);
+    EXPECT(o,
+           has(o.err, "memory is not enough: one expert of each layer and the rest need 0.019 GB, "
+                      "0.008 GB may be taken\n"));
+    EXPECT(o, has(o.err, "hint: 0.0") && has(o.err, "more of memory or of VRAM hold all"));
+    forget(&o);
+}
+
+T_TEST(plan_refuses_as_run_does)
+{
+    T_BEGIN;
+    outcome o = RUN("coli", "", "plan", "--ctx", "9999", MODEL);
+    EXPECT(o, o.code == 2 && has(o.err, "at most 4096"));
+    forget(&o);
+    o = RUN("coli", "", "plan", "/nonexistent");
+    EXPECT(o, o.code == 2 && has(o.err, "/nonexistent"));
+    forget(&o);
+    o = RUN("coli", "", "plan", MODEL, "--backend", "nosuch");
+    EXPECT(o, o.code == 2 && has(o.err, "hint: `coli backend list` shows what there is"));
+    forget(&o);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(run_records_what_replay_reads), cmocka_unit_test(chat_records_every_turn),
-        cmocka_unit_test(qwen36_records_what_it_makes),  cmocka_unit_test(run_as_json),
+        cmocka_unit_test(run_records_what_replay_reads),
+        cmocka_unit_test(chat_records_every_turn),
+        cmocka_unit_test(qwen36_records_what_it_makes),
+        cmocka_unit_test(run_as_json),
+        cmocka_unit_test(plan_says_what_sits_where),
+        cmocka_unit_test(plan_warns_when_memory_is_short),
+        cmocka_unit_test(plan_refuses_as_run_does),
 #ifdef TEST_FAKE
-        cmocka_unit_test(run_as_json_with_a_device),     cmocka_unit_test(bench_tells_of_devices),
+        cmocka_unit_test(run_as_json_with_a_device),
+        cmocka_unit_test(bench_tells_of_devices),
 #endif
     };
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);

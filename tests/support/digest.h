@@ -59,12 +59,17 @@ static inline digest digest_in(coli_session *s, uint32_t n_prompt)
 }
 
 /* With an open model. */
-static inline digest digest_of(coli_model *m, uint32_t n_chunk, uint32_t n_prompt)
+static inline digest digest_kv(coli_model *m, coli_kv kv, uint32_t n_chunk, uint32_t n_prompt)
 {
-    coli_session *s = world_session(m, 256, n_chunk);
+    coli_session *s = world_session_kv(m, 256, n_chunk, kv);
     const digest d = digest_in(s, n_prompt);
     coli_session_destroy(s);
     return d;
+}
+
+static inline digest digest_of(coli_model *m, uint32_t n_chunk, uint32_t n_prompt)
+{
+    return digest_kv(m, COLI_KV_F16, n_chunk, n_prompt);
 }
 
 static inline digest digest_run(const char *dir, const char *isa, uint32_t n_threads,

@@ -91,7 +91,9 @@ typedef struct coli_model_opts {
     uint32_t backend_wait_ms;    /* a device that takes longer is given up; 0: 10,000 */
     double vram;
     void (*note)(void *user, const char *line); /* which devices are used and how; NULL: nobody asks */
-    coli_progress_fn progress;                  /* of copying experts to devices */
+    coli_progress_fn progress; /* of copying experts to devices, of reading those that stay in memory, and
+                                  of reading the dense weights: without it those are read when they are
+                                  first used */
     void *user;                                 /* of both */
     /* Which experts devices hold (docs/devices.md). */
     const char *heat;   /* file of how much each was used by earlier runs, read here and written when the
@@ -116,6 +118,8 @@ typedef struct coli_model_opts {
      * like "lmhead=0;dnproj=0:20+1:20;experts=all" (docs/devices.md). */
     const char *place;
     bool no_trunk_probe; /* auto: do not try whether a device is faster than the processor */
+    uint32_t n_ctx;      /* of the session that will be made, as in coli_session_opts: memory is kept for
+                            it; 0: the default */
 } coli_model_opts;
 
 /* Open a container directory (docs/formats/container.md).  The weights are mapped, not read, but for
@@ -317,11 +321,16 @@ typedef struct coli_route_opts {
 } coli_route_opts;
 /* J 2, M 12, P 0, alpha 1, nothing switched on.  out->struct_size is set by the caller. */
 COLI_API coli_status coli_route_default(coli_route_opts *out);
+/* How the keys and values of attention are kept.  f16 takes half the memory, and at a long context
+ * less time; a number is rounded to the nearest, and one of 65520 or more in magnitude is an error
+ * (E_NUMERIC), never infinite.  Each gives the same bytes everywhere, but not those of the other. */
+typedef enum coli_kv { COLI_KV_F16, COLI_KV_F32 } coli_kv;
 
 typedef struct coli_session_opts {
     uint32_t struct_size;
     uint32_t n_ctx;   /* most tokens the session can hold; 0: the model's n_ctx_max, at most 32768 */
     uint32_t n_chunk; /* most prompt rows computed together; 0: 512 */
+    uint32_t kv;      /* coli_kv */
     const coli_route_opts *route; /* NULL: plain routing, unmetered; read by create only */
 } coli_session_opts;
 
@@ -338,8 +347,8 @@ COLI_API const coli_model *coli_session_model(const coli_session *session);
  * Errors   E_LIMIT     they do not fit n_ctx; nothing is fed
  *          E_INVALID   an id is outside the vocabulary; nothing is fed
  *          E_CANCELLED the chunks done so far are fed (coli_session_pos)
- *          E_NUMERIC   an activation left its range, at the layer and position named; the session is
- *                      reset
+ *          E_NUMERIC   an activation, a key or a value left its range, at the layer and position named;
+ *                      the session is reset
  *          E_IO        weights could not be read, or model.coli became shorter while it was in use; the
  *                      session is reset.  After the latter the model has to be opened again */
 COLI_API coli_status coli_session_feed(coli_session *session, const int32_t *ids, size_t n_ids);
@@ -788,11 +797,13 @@ typedef struct coli_plan_result {
     uint64_t n_in_vram, n_in_ram, n_on_disk;
     /* What a token reads of weights, if it used all experts alike. */
     uint64_t token_vram_bytes, token_ram_bytes, token_disk_bytes;
+    uint64_t vram_trunk_bytes; /* that dense matrices take of devices; they stay in memory, too */
 } coli_plan_result;
 
 /* Tell where everything would be with these options, without loading anything: the container's tables
  * are read, and devices are asked how much memory they have.  A session of the given kind is counted.
- * The dense matrices are counted as if they stayed in memory.
+ * Of the dense matrices those go to devices that would if the devices were faster than the processor;
+ * for tokens they are counted as if they stayed in memory.  A heat file is not looked at.
  * Errors   as for coli_model_open and coli_session_create. */
 COLI_API coli_status coli_plan(const char *dir, const coli_model_opts *model,
                                const coli_session_opts *session, coli_plan_result *out);

@@ -6,16 +6,19 @@
 #include "../math/acts.h"
 #include "devices.h"
 
-enum { MAX_WEIGHTS = 8192 * 2048, WARM_UP = 3, ROUNDS = 3, PER_ROUND = 10, ITEM_PANELS = 4 };
+enum { MAX_WEIGHTS = 8192 * 2048, MAX_PART = 8, ITEM_PANELS = 4 };
+enum { WARM_UP = 3, ROUNDS = 3, PER_ROUND = 10 };
 enum { ROUND_NS = 50 * 1000 * 1000 };
 
 typedef struct runner {
     coli__device *dev;
     const coli__kernels *kernels;
     coli__pool *pool;
-    coli__mat w;
-    coli__acts x; // one row
-    float *y;     // (w.n_out)
+    coli__mat w;                   // the first part, or all
+    const uint8_t *part[MAX_PART]; // where each begins: matrices of that shape
+    uint32_t n_part, n_done;       // on the processor
+    coli__acts x;                  // one row
+    float *y;                      // (w.n_out)
     coli__products *products;
     coli_bk_tensor *tensor;
 } runner;
@@ -41,6 +44,7 @@ static void host_item(void *ctx, uint32_t item, uint32_t worker)
 
 static bool on_host(runner *r)
 {
+    r->w.data = r->part[r->n_done++ % r->n_part];
     const uint32_t n_out = COLI_PANEL * ITEM_PANELS;
     coli__pool_run(r->pool, (r->w.n_out + n_out - 1) / n_out, host_item, r);
     return true;
@@ -73,7 +77,7 @@ static double simulated_ns(const runner *r)
 static double best_of(runner *r, bool (*product)(runner *), double (*clock)(const runner *))
 {
     uint64_t one = 0;
-    for (int i = 0; i < WARM_UP; i++) {
+    for (uint32_t i = 0; i < WARM_UP || i < r->n_part; i++) { // each part is touched once
         const uint64_t begin = coli__clock_ns();
         if (!product(r)) return 0;
         one = coli__clock_ns() - begin;
@@ -93,13 +97,19 @@ static double best_of(runner *r, bool (*product)(runner *), double (*clock)(cons
 
 /* -- the matrix -------------------------------------------------------------------------------- */
 
-/* Its first rows are a matrix, too: panels follow each other. */
-static coli__mat first_rows(const coli__mat *w)
+/* Some of its rows are a matrix, too: panels follow each other. */
+static void cut(const coli__mat *w, runner *r)
 {
-    coli__mat cut = *w;
-    const uint32_t n = MAX_WEIGHTS / w->n_in / COLI_PANEL * COLI_PANEL;
-    if (n < cut.n_out) cut.n_out = n > COLI_PANEL ? n : COLI_PANEL;
-    return cut;
+    const uint32_t fit = MAX_WEIGHTS / w->n_in / COLI_PANEL * COLI_PANEL;
+    const uint32_t n = fit > COLI_PANEL ? fit : COLI_PANEL;
+    r->w = *w;
+    if (n < w->n_out) r->w.n_out = n;
+    uint64_t n_bytes = 0;
+    coli__mat_bytes(w->fmt, r->w.n_out, w->n_in, &n_bytes, NULL);
+    while (r->n_part < MAX_PART && r->n_part < w->n_out / r->w.n_out) {
+        r->part[r->n_part] = w->data + r->n_part * n_bytes;
+        r->n_part++;
+    }
 }
 
 static coli_status prepare(runner *r)
@@ -121,7 +131,8 @@ static coli_status prepare(runner *r)
 bool coli__race_run(coli__device *dev, const coli__kernels *kernels, coli__pool *pool,
                     const coli__mat *w, coli__race *out)
 {
-    runner r = {.dev = dev, .kernels = kernels, .pool = pool, .w = first_rows(w)};
+    runner r = {.dev = dev, .kernels = kernels, .pool = pool};
+    cut(w, &r);
     *out = (coli__race){.n_out = r.w.n_out, .n_in = r.w.n_in};
     if (prepare(&r) == COLI_OK) {
         const bool simulated = coli__device_info(dev)->kind == COLI_BK_SIMULATED;

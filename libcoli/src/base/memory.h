@@ -19,6 +19,10 @@ uint64_t coli__cache_bytes(void);
 uint64_t coli__memory_allocated(void);
 uint64_t coli__memory_resident(void);
 
+/* Bring these bytes of a mapped file into memory, and into this process's page tables: they are read from
+ * the disk now instead of one page after another when they are used. */
+void coli__pages_bring(const void *data, uint64_t n_bytes);
+
 /* n_bytes of fresh memory of its own, in huge pages where the system has some to give: for buffers
  * of many MiB that are read from end to end. */
 coli_status coli__pages_take(uint64_t n_bytes, void **out);

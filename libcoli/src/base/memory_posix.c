@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "file.h"
 
@@ -119,6 +120,18 @@ uint64_t coli__cache_bytes(void)
         if (number_in(path, "", &kib) && kib * 1024 > best) best = kib * 1024;
     }
     return best;
+}
+
+void coli__pages_bring(const void *data, uint64_t n_bytes)
+{
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    const uintptr_t begin = (uintptr_t)data / page * page,
+                    end = (uintptr_t)data + (uintptr_t)n_bytes;
+#ifdef MADV_POPULATE_READ
+    if (madvise((void *)begin, end - begin, MADV_POPULATE_READ) == 0) return;
+#endif
+    madvise((void *)begin, end - begin, MADV_WILLNEED);
+    for (uintptr_t at = begin; at < end; at += page) (void)*(const volatile uint8_t *)at;
 }
 
 coli_status coli__pages_take(uint64_t n_bytes, void **out)

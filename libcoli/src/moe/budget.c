@@ -73,9 +73,6 @@ coli__ram_budget coli__budget_ram(const coli__ram_ask *ask)
     const uint64_t cap = b.expert_bytes / per_cap;
     b.is_short = cap == 0;
     b.cap = cap == 0 ? 1 : cap < ask->n_expert ? (uint32_t)cap : ask->n_expert;
-    // some layer has no more than this many elsewhere
-    const uint64_t elsewhere = ask->n_elsewhere / ask->n_layer;
     b.holds_all = cap >= ask->n_expert;
-    b.holds_rest = cap >= minus(ask->n_expert, elsewhere);
     return b;
 }

@@ -25,7 +25,6 @@ typedef struct coli__ram_ask {
     uint64_t slot_bytes;     // one expert
     uint32_t n_layer;        // layers with routed experts
     uint32_t n_expert;       // experts of each
-    uint64_t n_elsewhere;    // experts on devices, which need no RAM; spread evenly over the layers
 } coli__ram_ask;
 
 typedef struct coli__ram_budget {
@@ -33,7 +32,6 @@ typedef struct coli__ram_budget {
     uint64_t expert_bytes; // of these, what is left for experts
     uint32_t cap;          // experts of each layer that RAM holds at a time: 1 .. n_expert
     bool holds_all;        // all experts of all layers: nothing is read twice
-    bool holds_rest;       // all that are not elsewhere
     bool is_short;         // not even one expert of each layer fits: cap 1 exceeds the budget
 } coli__ram_budget;
 

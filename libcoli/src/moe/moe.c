@@ -124,9 +124,9 @@ struct coli__moe {
     /* per chunk, with a store that guesses */
     const coli__moe_layer *guess_layer; // whom the guesses are about; NULL: there are none
     uint32_t n_guess_row;
-    float *guess_logits; // (GUESS_ROWS, n_expert)
-    int32_t *guess_ids;  // (GUESS_ROWS, n_used)
-    float *guess_w;      // (GUESS_ROWS, n_used)
+    float *guess_logits;   // (GUESS_ROWS, n_expert)
+    int32_t *guess_ids;    // (GUESS_ROWS, n_used)
+    float *guess_w;        // (GUESS_ROWS, n_used)
     coli__moe_times times; // the caller's, who is worker 0
 
     /* per worker */

@@ -467,6 +467,12 @@ static void find_room(coli__tier *t)
     }
 }
 
+void coli__tier_room(coli__tier *t, uint32_t *n)
+{
+    find_room(t);
+    memcpy(n, t->room, sizeof t->room);
+}
+
 /* Queue the copy of one expert; false when the ring is full. */
 static bool upload(coli__tier *t, uint32_t id)
 {

@@ -244,18 +244,43 @@ static void tell_unknown_names(const coli__trunk *t, const coli__trunk_args *a)
             coli__devices_note(a->devices, "trunk: the model has no %s", a->list->items[i].name);
 }
 
+static coli_status choose(const coli__trunk *t, const coli__trunk_args *a, world *x)
+{
+    COLI_TRY(world_init(x, t, a));
+    if (a->list->mode == COLI__PLACE_LIST)
+        coli__place_listed(&x->w, a->list, x->offers, t->n, x->placing);
+    else if (a->list->mode == COLI__PLACE_FIRST)
+        coli__place_auto(&x->w, UINT32_MAX, true, x->offers, t->n, x->placing);
+    else
+        decide(t, a, x);
+    return COLI_OK;
+}
+
+static bool has_work(const coli__trunk *t, const coli__trunk_args *a)
+{
+    return a->devices && t->n > 0 && a->list->mode != COLI__PLACE_OFF;
+}
+
+coli_status coli__trunk_reserve(const coli__trunk *t, const coli__trunk_args *a)
+{
+    if (!has_work(t, a)) return COLI_OK;
+    coli__trunk_args args = *a;
+    args.no_race = true;
+    world x = {0};
+    const coli_status status = choose(t, &args, &x);
+    for (uint32_t i = 0; i < t->n && status == COLI_OK; i++)
+        if (x.placing[i].device >= 0)
+            coli__devices_take(a->devices, (uint32_t)x.placing[i].device, x.offers[i].footprint);
+    world_finish(&x);
+    return status;
+}
+
 coli_status coli__trunk_place(const coli__trunk *t, const coli__trunk_args *a)
 {
-    if (!a->devices || t->n == 0 || a->list->mode == COLI__PLACE_OFF) return COLI_OK;
-    world x;
-    coli_status status = world_init(&x, t, a);
+    if (!has_work(t, a)) return COLI_OK;
+    world x = {0};
+    const coli_status status = choose(t, a, &x);
     if (status == COLI_OK) {
-        if (a->list->mode == COLI__PLACE_LIST)
-            coli__place_listed(&x.w, a->list, x.offers, t->n, x.placing);
-        else if (a->list->mode == COLI__PLACE_FIRST)
-            coli__place_auto(&x.w, UINT32_MAX, true, x.offers, t->n, x.placing);
-        else
-            decide(t, a, &x);
         for (uint32_t i = 0; i < t->n; i++)
             if (x.placing[i].device >= 0)
                 copy_piece(&t->pieces[i], a->devices, (uint32_t)x.placing[i].device);

@@ -43,6 +43,9 @@ typedef struct coli__trunk_args {
     coli__pool *pool;
 } coli__trunk_args;
 
+/* Decide, without trying how fast a device is, and only reserve its memory: for those who plan. */
+coli_status coli__trunk_reserve(const coli__trunk *trunk, const coli__trunk_args *args);
+
 /* Decide, copy, and say what is where.  A device that fails meanwhile holds less; E_NOMEM. */
 coli_status coli__trunk_place(const coli__trunk *trunk, const coli__trunk_args *args);
 

@@ -94,34 +94,55 @@ uint64_t coli__model_trunk_bytes(const coli__container *c)
     return sum;
 }
 
-/* Trunk and one sequence as coli_session_create makes it. */
-static coli_status resident_bytes(const coli_model *m, const coli_model_opts *o, uint64_t *out)
+coli_status coli__model_plan_memory(coli_model *m, const coli_model_opts *o,
+                                    coli_session_opts *session, coli__state_bytes *state)
 {
-    coli_session_opts session = {.struct_size = sizeof session};
-    coli__state_bytes state;
     const uint32_t n_worker = o->n_threads ? o->n_threads : coli__n_processor();
-    COLI_TRY(coli__session_bytes(m, &session, n_worker, &state));
-    *out = coli__model_trunk_bytes(m->container);
-    const uint64_t parts[] = {state.kv, state.state, state.scratch};
+    COLI_TRY(coli__session_bytes(m, session, n_worker, state));
+    const uint64_t parts[] = {state->kv, state->state, state->scratch};
+    m->resident_bytes = coli__model_trunk_bytes(m->container);
     for (int i = 0; i < 3; i++)
-        if (!coli__add(*out, parts[i], out)) *out = UINT64_MAX;
-    return COLI_OK;
-}
+        if (!coli__add(m->resident_bytes, parts[i], &m->resident_bytes))
+            m->resident_bytes = UINT64_MAX;
 
-/* How many experts of each layer memory holds. */
-static coli_status plan_memory(coli_model *m, const coli_model_opts *o)
-{
     const uint64_t available = coli__memory_available(),
                    slots = coli__store_slot_bytes(m->container);
     coli__ram_ask ask = {.ram_bytes = o->ram_bytes,
+                         .resident_bytes = m->resident_bytes,
                          .n_layer = coli__container_n_expert_layer(m->container),
                          .n_expert = coli__container_experts(m->container, 0)->n_expert};
-    COLI_TRY(resident_bytes(m, o, &ask.resident_bytes));
     ask.slot_bytes = slots ? (slots + ask.n_layer - 1) / ask.n_layer : UINT64_MAX;
+    // none of the residents is in memory yet
     ask.free_bytes = available > ask.resident_bytes ? available - ask.resident_bytes : 0;
     if (available == 0) ask.free_bytes = COLI__BUDGET_UNKNOWN;
     m->ram = coli__budget_ram(&ask);
-    m->resident_bytes = ask.resident_bytes;
+    if (o->ram_experts > ask.n_expert)
+        return coli__fail(COLI_E_INVALID,
+                          "%u experts of each layer in memory, of %u that there are",
+                          o->ram_experts, ask.n_expert);
+    if (o->ram_experts == 0) return COLI_OK;
+    m->ram.cap = o->ram_experts;
+    m->ram.holds_all = false; // who says a number wants it kept
+    return COLI_OK;
+}
+
+/* The trunk into memory, for who listens to how far it is: else the first tokens wait for it.  A small
+ * one is not worth a word. */
+static coli_status bring_trunk(const coli_model *m, const coli_model_opts *o)
+{
+    enum { SMALL = 64 << 20, PIECE = 32 << 20 };
+    const uint64_t total = coli__model_trunk_bytes(m->container);
+    uint64_t done = 0;
+    if (!o->progress || total < SMALL) return COLI_OK;
+    for (uint32_t i = 0; i < coli__container_n_tensor(m->container); i++) {
+        const coli__ct_tensor *t = coli__container_tensor(m->container, i);
+        for (uint64_t at = 0, n; at < t->n_bytes; at += n, done += n) {
+            n = t->n_bytes - at < PIECE ? t->n_bytes - at : PIECE;
+            coli__pages_bring(t->mat.data + at, n);
+            if (!o->progress(o->user, "reading the trunk", done + n, total))
+                return coli__fail(COLI_E_CANCELLED, "reading the trunk was stopped");
+        }
+    }
     return COLI_OK;
 }
 
@@ -152,15 +173,13 @@ static void say_what_is_in_memory(const coli_model *m, const coli_model_opts *o)
 static coli_status open_store(coli_model *m, const coli_model_opts *o)
 {
     if (coli__container_n_expert_layer(m->container) == 0) return COLI_OK;
-    const uint32_t n_expert = coli__container_experts(m->container, 0)->n_expert;
-    if (o->ram_experts > n_expert)
-        return coli__fail(COLI_E_INVALID,
-                          "%u experts of each layer in memory, of %u that there are",
-                          o->ram_experts, n_expert);
-    COLI_TRY(plan_memory(m, o));
-    if (m->ram.holds_all && !o->ram_experts) return COLI_OK;
-    const coli__store_opts opts = {.n_slot = o->ram_experts ? o->ram_experts : m->ram.cap,
-                                   .guesses = !o->no_pilot};
+    // a context that is too long is refused where the session is made
+    coli_session_opts session = {.struct_size = sizeof session,
+                                 .n_ctx = o->n_ctx <= m->shape.n_ctx_max ? o->n_ctx : 0};
+    coli__state_bytes state;
+    COLI_TRY(coli__model_plan_memory(m, o, &session, &state));
+    if (m->ram.holds_all) return COLI_OK;
+    const coli__store_opts opts = {.n_slot = m->ram.cap, .guesses = !o->no_pilot};
     COLI_TRY(coli__store_create(m->container, &opts, &m->store));
     return coli__tier_read_from(m->tier, m->store);
 }
@@ -240,8 +259,10 @@ static coli_status try_heat_path(coli_model *m, const char *path, coli__heat_fil
     return m->heat_path ? COLI_OK : COLI_E_NOMEM;
 }
 
-static coli_status place_trunk(coli_model *m, const coli_model_opts *o,
-                               const coli__place_list *list, const uint32_t *heat)
+/* With what to do about it: coli__trunk_place, or coli__trunk_reserve. */
+static coli_status offer_trunk(coli_model *m, const coli_model_opts *o,
+                               const coli__place_list *list, const uint32_t *heat,
+                               coli_status (*act)(const coli__trunk *, const coli__trunk_args *))
 {
     coli__trunk trunk = {0};
     const coli__trunk_args args = {.devices = m->devices,
@@ -253,7 +274,7 @@ static coli_status place_trunk(coli_model *m, const coli_model_opts *o,
                                    .kernels = m->kernels,
                                    .pool = m->pool};
     coli_status status = m->engine->offer(m->weights, &trunk);
-    if (status == COLI_OK) status = coli__trunk_place(&trunk, &args);
+    if (status == COLI_OK) status = act(&trunk, &args);
     coli__trunk_finish(&trunk);
     return status;
 }
@@ -285,7 +306,8 @@ static coli_status fill(coli_model *m, const coli_model_opts *o, const coli__pla
     coli__heat_file heat = {0};
     coli_status status = COLI_OK;
     if (o->heat && learns) status = read_heat(m, o->heat, &heat);
-    if (status == COLI_OK && m->devices) status = place_trunk(m, o, list, heat.count);
+    if (status == COLI_OK && m->devices)
+        status = offer_trunk(m, o, list, heat.count, coli__trunk_place);
     if (status == COLI_OK) status = coli__tier_fill(m->tier, heat.count);
     if (status == COLI_OK) status = fill_store(m, o, heat.count);
     m->heat_tokens = heat.n_token;
@@ -344,11 +366,15 @@ static coli_status open_container(coli_model *m, const char *dir, const coli_mod
 
 coli_status coli__model_look(coli_model *m, const char *dir, const coli_model_opts *o)
 {
+    coli__place_list list;
+    COLI_TRY(coli__place_parse(o->place, &list));
     COLI_TRY(open_container(m, dir, o));
-    COLI_TRY(m->engine->open(coli__container_config(m->container), m->container, m->kernels, NULL,
-                             &m->weights));
+    COLI_TRY(open_devices(m, o, &list));
+    COLI_TRY(m->engine->open(coli__container_config(m->container), m->container, m->kernels,
+                             m->tier, &m->weights));
     m->engine->shape(m->weights, &m->shape);
-    return describe(m, dir);
+    COLI_TRY(describe(m, dir));
+    return m->devices ? offer_trunk(m, o, &list, NULL, coli__trunk_reserve) : COLI_OK;
 }
 
 static coli_status open_parts(coli_model *m, const char *dir, const coli_model_opts *o)
@@ -369,6 +395,7 @@ static coli_status open_parts(coli_model *m, const char *dir, const coli_model_o
                                    &m->beside));
     COLI_TRY(coli__pool_create(o->n_threads, &m->pool));
     COLI_TRY(fill(m, o, &list));
+    COLI_TRY(bring_trunk(m, o));
     return coli__container_check_whole(m->container);
 }
 

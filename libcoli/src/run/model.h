@@ -44,9 +44,16 @@ coli_status coli__router_create(coli_model *m, const coli_route_opts *opts, coli
 
 bool coli__model_is_stop(const coli_model *m, int32_t id);
 
-/* Open as much of a zeroed model as says what it is: container, engine, shape and sizes, without devices,
- * threads, tokenizer or session.  coli_model_close it, also after a failure. */
+/* Open as much of a zeroed model as says what it is and what would be where: container, engine, shape and
+ * sizes; devices that hold nothing, but with the memory reserved that the trunk would take if they were
+ * faster than the processor.  No threads, tokenizer or store.  coli_model_close it, also after a
+ * failure. */
 coli_status coli__model_look(coli_model *m, const char *dir, const coli_model_opts *o);
+/* How many experts of each layer memory holds, beside the trunk and one session like this: fills ram and
+ * resident_bytes, the numbers that zeros in `session` stand for, and what it takes.  The model is looked
+ * at as far as coli__model_look opens it, without devices. */
+coli_status coli__model_plan_memory(coli_model *m, const coli_model_opts *o,
+                                    coli_session_opts *session, coli__state_bytes *state);
 /* Everything but the routed experts: in memory whatever happens. */
 uint64_t coli__model_trunk_bytes(const coli__container *container);
 

@@ -23,22 +23,17 @@ static uint64_t n_expert_all(const coli_plan_result *r)
 
 /* -- devices ----------------------------------------------------------------------------------- */
 
-/* Experts that devices would hold, each its share. */
-static void plan_devices(const coli__devices *devices, const coli_model_opts *o,
-                         coli_plan_result *r)
+static void plan_devices(const coli_model *m, const coli_model_opts *o, coli_plan_result *r)
 {
-    const uint32_t n_device = coli__devices_n(devices);
-    const uint64_t n = n_expert_all(r), wanted = coli__devices_wanted(devices, n);
-    r->n_device = n_device;
-    for (uint32_t i = 0; i < n_device; i++) {
-        const uint64_t slot = coli__device_footprint(coli__devices_at(devices, i), r->expert_bytes);
-        if (slot > r->slot_bytes) r->slot_bytes = slot;
-    }
-    for (uint32_t i = 0; i < n_device; i++) {
-        const uint64_t room = coli__devices_room(devices, i);
-        const uint64_t share = wanted * (i + 1) / n_device - wanted * i / n_device;
-        r->vram_bytes = plus(r->vram_bytes, room);
-        r->n_in_vram += coli__budget_slots(room, r->slot_bytes, share);
+    uint32_t n[COLI__MAX_DEVICE] = {0};
+    uint64_t expert_bytes;
+    coli__tier_slot(m->tier, &r->slot_bytes, &expert_bytes);
+    coli__tier_room(m->tier, n);
+    r->n_device = coli__devices_n(m->devices);
+    for (uint32_t i = 0; i < r->n_device; i++) {
+        r->n_in_vram += n[i];
+        r->vram_bytes = plus(r->vram_bytes, coli__devices_room(m->devices, i));
+        r->vram_trunk_bytes += coli__devices_used(m->devices, i);
     }
     if (o->vram_unit == COLI_VRAM_PERCENT) r->vram_bytes = r->n_in_vram * r->slot_bytes;
 }
@@ -61,53 +56,36 @@ static void assume_device(const coli_model_opts *o, coli_plan_result *r)
 
 /* -- memory ------------------------------------------------------------------------------------ */
 
-static coli_status plan_session(const coli_model *m, const coli_model_opts *o,
-                                coli_session_opts *session, coli_plan_result *r)
+static coli_status plan_memory(coli_model *m, const coli_model_opts *o, coli_session_opts *session,
+                               coli_plan_result *r)
 {
     coli__state_bytes state;
+    COLI_TRY(coli__model_plan_memory(m, o, session, &state));
     r->n_threads = o->n_threads ? o->n_threads : coli__n_processor();
-    COLI_TRY(coli__session_bytes(m, session, r->n_threads, &state));
     r->n_ctx = session->n_ctx;
     r->n_chunk = session->n_chunk;
     r->kv_bytes = state.kv;
     r->state_bytes = state.state;
     r->scratch_bytes = state.scratch;
-    r->resident_bytes = plus(r->trunk_bytes, plus(state.kv, plus(state.state, state.scratch)));
+    r->trunk_bytes = coli__model_trunk_bytes(m->container);
+    r->resident_bytes = m->resident_bytes;
+    r->available_bytes = coli__memory_available();
+    r->ram_bytes = m->ram.budget_bytes == COLI__BUDGET_UNKNOWN ? 0 : m->ram.budget_bytes;
+    r->ram_experts = m->ram.cap;
     return COLI_OK;
 }
 
-static coli__ram_budget plan_ram(const coli_model_opts *o, coli_plan_result *r)
+static void plan_fit(const coli_model *m, coli_plan_result *r)
 {
-    r->available_bytes = coli__memory_available();
-    coli__ram_ask ask = {.ram_bytes = o->ram_bytes,
-                         .free_bytes = COLI__BUDGET_UNKNOWN,
-                         .resident_bytes = r->resident_bytes,
-                         .slot_bytes = r->expert_bytes,
-                         .n_layer = r->n_layer,
-                         .n_expert = r->n_expert,
-                         .n_elsewhere = r->n_in_vram};
-    if (r->available_bytes > 0) // none of the residents is there yet
-        ask.free_bytes =
-            r->available_bytes > r->resident_bytes ? r->available_bytes - r->resident_bytes : 0;
-    coli__ram_budget b = coli__budget_ram(&ask);
-    if (o->ram_experts > 0) {
-        b.cap = o->ram_experts;
-        b.holds_all = b.cap == r->n_expert;
-    }
-    r->ram_bytes = b.budget_bytes == COLI__BUDGET_UNKNOWN ? 0 : b.budget_bytes;
-    r->ram_experts = b.cap;
-    return b;
-}
-
-static void plan_fit(const coli__ram_budget *ram, coli_plan_result *r)
-{
-    const coli__split s = coli__budget_split(n_expert_all(r), r->n_layer, r->n_in_vram, ram);
+    const coli__split s = coli__budget_split(n_expert_all(r), r->n_layer, r->n_in_vram, &m->ram);
     r->n_in_ram = s.n_ram;
     r->n_on_disk = s.n_disk;
-    uint64_t experts;
-    if (!coli__mul(n_expert_all(r) - s.n_vram, r->expert_bytes, &experts)) experts = UINT64_MAX;
-    r->needed_bytes = plus(r->resident_bytes, experts);
-    r->fit = ram->is_short ? COLI_FIT_NOT : s.n_disk > 0 ? COLI_FIT_READS : COLI_FIT_ALL;
+    // every layer has as many slots, so the fullest one decides
+    const uint64_t cap = (s.n_ram + s.n_disk + r->n_layer - 1) / r->n_layer;
+    uint64_t slots;
+    if (!coli__mul(cap, coli__store_slot_bytes(m->container), &slots)) slots = UINT64_MAX;
+    r->needed_bytes = plus(r->resident_bytes, slots);
+    r->fit = m->ram.is_short ? COLI_FIT_NOT : s.n_disk > 0 ? COLI_FIT_READS : COLI_FIT_ALL;
     if (r->fit != COLI_FIT_ALL && r->ram_bytes > 0 && r->needed_bytes > r->ram_bytes)
         r->n_ctx_all =
             coli__budget_shorter_ctx(r->n_ctx, r->kv_bytes, r->needed_bytes - r->ram_bytes);
@@ -135,19 +113,12 @@ static coli_status plan(coli_model *m, const char *dir, const coli_model_opts *o
     r->n_expert = x->n_expert;
     r->n_expert_used = m->shape.n_expert_used;
     r->expert_bytes = x->block_bytes;
-    r->trunk_bytes = coli__model_trunk_bytes(m->container);
-    if (o->ram_experts > r->n_expert)
-        return coli__fail(COLI_E_INVALID,
-                          "%u experts of each layer in memory, of %u that there are",
-                          o->ram_experts, r->n_expert);
-    COLI_TRY(plan_session(m, o, session, r));
-    COLI_TRY(coli__devices_open(o, m->container, &m->devices));
-    if (m->devices)
-        plan_devices(m->devices, o, r);
+    COLI_TRY(plan_memory(m, o, session, r));
+    if (m->tier)
+        plan_devices(m, o, r);
     else
         assume_device(o, r);
-    const coli__ram_budget ram = plan_ram(o, r);
-    plan_fit(&ram, r);
+    plan_fit(m, r);
     plan_token(m, r);
     return COLI_OK;
 }

@@ -22,7 +22,7 @@
 
 struct coli_snapshot {
     char identity[33]; // of the model's weights
-    uint32_t pos;
+    uint32_t kv, pos;
     bool has_logits;
     int32_t *ids;    // (pos)
     float *logits;   // (n_vocab)
@@ -36,6 +36,8 @@ static coli_status check_opts(const coli_model *m, const coli_session_opts *o, u
                               uint32_t *n_chunk)
 {
     const uint32_t most = m->shape.n_ctx_max;
+    if (o->kv > COLI_KV_F32)
+        return coli__fail(COLI_E_INVALID, "coli_session_opts: kv is %u; expected a coli_kv", o->kv);
     *n_ctx = o->n_ctx ? o->n_ctx : most < DEFAULT_CTX ? most : DEFAULT_CTX;
     if (*n_ctx > most)
         return coli__fail(COLI_E_INVALID,
@@ -53,7 +55,11 @@ coli_status coli__session_bytes(const coli_model *m, coli_session_opts *opts, ui
                                 coli__state_bytes *out)
 {
     COLI_TRY(check_opts(m, opts, &opts->n_ctx, &opts->n_chunk));
-    m->engine->state_bytes(m->weights, opts->n_ctx, opts->n_chunk, n_worker, out);
+    const coli__state_opts state = {.n_ctx = opts->n_ctx,
+                                    .max_chunk = opts->n_chunk,
+                                    .n_worker = n_worker,
+                                    .kv_f16 = opts->kv == COLI_KV_F16};
+    m->engine->state_bytes(m->weights, &state, out);
     const coli_session *s = NULL; // for the sizes of its numbers
     out->scratch +=
         opts->n_ctx * (uint64_t)sizeof *s->ids +
@@ -102,8 +108,11 @@ static void finish_route(coli_session *s)
 static coli_status allocate(coli_session *s)
 {
     const coli_model *m = s->m;
-    COLI_TRY(m->engine->state_create(m->weights, s->n_ctx, s->n_chunk, coli__pool_n_worker(m->pool),
-                                     m->store, &s->state));
+    const coli__state_opts state = {.n_ctx = s->n_ctx,
+                                    .max_chunk = s->n_chunk,
+                                    .n_worker = coli__pool_n_worker(m->pool),
+                                    .kv_f16 = s->kv == COLI_KV_F16};
+    COLI_TRY(m->engine->state_create(m->weights, &state, m->store, &s->state));
     s->ids = coli__calloc(s->n_ctx, sizeof *s->ids);
     s->logits = coli__alloc64((size_t)m->shape.n_vocab * sizeof(float));
     s->seen = coli__calloc(m->shape.n_vocab, sizeof *s->seen);
@@ -124,6 +133,7 @@ coli_status coli_session_create(coli_model *model, const coli_session_opts *opts
     coli_session *s = coli__calloc(1, sizeof *s);
     if (!s) return COLI_E_NOMEM;
     s->m = model;
+    s->kv = o.kv;
     coli_status status = check_opts(model, &o, &s->n_ctx, &s->n_chunk);
     if (status == COLI_OK) status = allocate(s);
     if (status == COLI_OK && o.route) status = coli__router_create(model, o.route, &s->router);
@@ -416,6 +426,7 @@ coli_status coli_session_snapshot(const coli_session *s, coli_snapshot **out)
     coli_snapshot *snap = coli__calloc(1, sizeof *snap);
     if (!snap) return COLI_E_NOMEM;
     memcpy(snap->identity, coli__container_identity(s->m->container), sizeof snap->identity);
+    snap->kv = s->kv;
     snap->pos = s->pos;
     snap->has_logits = s->has_logits;
     snap->ids = coli__calloc(s->pos, sizeof *snap->ids);
@@ -432,11 +443,20 @@ coli_status coli_session_snapshot(const coli_session *s, coli_snapshot **out)
     return COLI_OK;
 }
 
+static const char *kv_name(uint32_t kv)
+{
+    return kv == COLI_KV_F16 ? "f16" : "f32";
+}
+
 coli_status coli_session_restore(coli_session *s, const coli_snapshot *snap)
 {
     if (!s || !snap) return coli__fail(COLI_E_INVALID, "coli_session_restore: an argument is NULL");
     if (strcmp(snap->identity, coli__container_identity(s->m->container)) != 0)
         return coli__fail(COLI_E_INVALID, "the snapshot is another model's");
+    if (snap->kv != s->kv)
+        return coli__fail(COLI_E_INVALID,
+                          "the snapshot has keys and values in %s, the session in %s",
+                          kv_name(snap->kv), kv_name(s->kv));
     if (coli__session_common(s, snap->ids, snap->pos) < snap->pos)
         return coli__fail(COLI_E_INVALID, "the session no longer holds the snapshot's %u tokens",
                           snap->pos);

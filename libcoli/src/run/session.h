@@ -12,6 +12,7 @@ struct coli_session {
     void *state;          // the engine's
     coli__router *router; // NULL: plain routing
     uint32_t n_ctx, n_chunk;
+    uint32_t kv; // coli_kv
 
     int32_t *ids;     // (n_ctx) the tokens whose keys and values the state holds
     uint32_t pos;     // tokens fed: the sequence is ids[0..pos)
