@@ -6,6 +6,7 @@
 #include "../libcoli/src/base/alloc.h"
 #include "../libcoli/src/base/threads.h"
 #include "../libcoli/src/math/kernels.h"
+#include "../libcoli/src/model/gguf_model.h"
 #include "../libcoli/src/model/spec.h"
 #include "../libcoli/src/moe/phase.h"
 
@@ -96,11 +97,14 @@ typedef struct coli__engine {
 } coli__engine;
 
 extern const coli__engine coli__engine_qwen36;
+extern const coli__gguf_family coli__gguf_qwen36;
 
 /* The family that claims this config; E_UNSUPPORTED names model_type and the known families. */
 coli_status coli__engine_for(const json_t *config, const coli__engine **out);
 const coli__engine *coli__engine_by_name(const char *name); // NULL when unknown
 /* A coli__describe_fn that knows all families. */
 coli_status coli__engine_describe(const json_t *config, const char **name, coli__model_spec *out);
+/* A coli__gguf_family_fn that knows all families. */
+coli_status coli__engine_gguf(const coli__gguf *g, const coli__gguf_family **out);
 
 #endif

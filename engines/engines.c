@@ -41,3 +41,22 @@ coli_status coli__engine_describe(const json_t *config, const char **name, coli_
     coli__fp_leave(fp);
     return status;
 }
+
+coli_status coli__engine_gguf(const coli__gguf *g, const coli__gguf_family **out)
+{
+    static const coli__gguf_family *const families[] = {&coli__gguf_qwen36};
+    coli__gguf_text name;
+    *out = NULL;
+    COLI_TRY(coli__gguf_text_or_null(g, "general.architecture", &name));
+    for (size_t i = 0; i < sizeof families / sizeof families[0]; i++) {
+        const char *known = families[i]->architecture;
+        if (name.n_bytes != strlen(known) || memcmp(name.data, known, strlen(known)) != 0) continue;
+        *out = families[i];
+        return COLI_OK;
+    }
+    return coli__fail(COLI_E_UNSUPPORTED,
+                      "%s: key general.architecture: \"%.*s\" is not a known family (known: "
+                      "qwen35moe)",
+                      coli__gguf_path(g), (int)(name.n_bytes < 40 ? name.n_bytes : 40),
+                      name.data ? name.data : "");
+}

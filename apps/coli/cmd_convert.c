@@ -17,7 +17,7 @@ static int check_paths(const char *src, const char *out)
     if (!*src || !*out)
         return app_usage("convert", "convert: the path %s is empty", *src ? "OUT" : "SRC");
     const app_path_kind kind = app_system_look(src);
-    if (kind == APP_PATH_DIR) return APP_OK;
+    if (kind == APP_PATH_DIR || kind == APP_PATH_FILE) return APP_OK;
     app_error("%s: %s", src, strerror(kind == APP_PATH_NONE ? errno : ENOTDIR));
     return APP_BAD;
 }
@@ -43,8 +43,12 @@ int cmd_convert(const app_settings *s)
     app_progress progress;
     const coli_convert_opts opts = {
         .struct_size = sizeof opts,
-        .experts = format_name(experts, s->group, experts_full, sizeof experts_full),
-        .trunk = format_name(trunk, s->group, trunk_full, sizeof trunk_full),
+        // left open, a GGUF's own formats count
+        .experts = s->experts || s->group
+                       ? format_name(experts, s->group, experts_full, sizeof experts_full)
+                       : NULL,
+        .trunk = s->trunk || s->group ? format_name(trunk, s->group, trunk_full, sizeof trunk_full)
+                                      : NULL,
         .chat_template = s->chat_template,
         .n_threads = s->threads,
         .progress = app_progress_step,

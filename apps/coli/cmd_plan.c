@@ -136,7 +136,7 @@ int cmd_plan(const app_settings *settings)
     if (code != APP_OK) return code;
     const coli_model_opts model = app_model_opts(&s, APP_OPEN_DEVICES);
     const coli_session_opts session = {
-        .struct_size = sizeof session, .n_ctx = s.ctx, .n_chunk = s.chunk};
+        .struct_size = sizeof session, .n_ctx = s.ctx, .n_chunk = s.chunk, .kv = app_kv(&s)};
     coli_plan_result p = {.struct_size = sizeof p};
     const coli_status status = coli_plan(dir, &model, &session, &p);
     if (status != COLI_OK) return app_fail_opening(&s, status, dir);

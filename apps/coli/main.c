@@ -74,16 +74,23 @@ static const app_command commands[] = {
     {.name = "convert",
      .bit = APP_CONVERT,
      .synopsis = "[options] SRC OUT",
-     .summary = "Make a container out of a Hugging Face checkpoint",
-     .text = "SRC is a directory with config.json, tokenizer.json and *.safetensors.  OUT must not "
-             "exist, and\n"
-             "does not until everything is written.  Memory: at most 256 MiB.  Ctrl-C stops it and "
-             "leaves\n"
-             "nothing behind.\n",
+     .summary = "Make a container out of a Hugging Face checkpoint or a GGUF file",
+     .text = "SRC is a directory with config.json, tokenizer.json and *.safetensors, or a .gguf "
+             "file (of a\n"
+             "split one any part).  OUT must not exist, and does not until everything is written.  "
+             "Memory: at\n"
+             "most 256 MiB.  Ctrl-C stops it and leaves nothing behind.\n"
+             "\n"
+             "A GGUF file is quantised already.  Without --experts, --trunk and --group its Q8_0 "
+             "stays what it\n"
+             "is, as int8 in groups of 32, and its Q4_0 becomes int4 in groups of 32; what became "
+             "of each kind\n"
+             "is said at the end.\n",
      .examples = "  coli convert Qwen3.6-35B-A3B qwen36-int4\n"
                  "  coli convert Qwen3.6-35B-A3B qwen36-int8 --experts int8 --trunk int8\n"
                  "  coli convert Qwen3.6-35B-A3B qwen36-g32 --experts int4 --group 32\n"
-                 "  coli convert tiny tiny-f32 --experts f32 --trunk f32\n",
+                 "  coli convert tiny tiny-f32 --experts f32 --trunk f32\n"
+                 "  coli convert Qwen3.6-35B-A3B-Q8_0.gguf qwen36-q8\n",
      .min_arg = 2,
      .max_arg = 2,
      .run = cmd_convert},

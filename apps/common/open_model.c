@@ -62,6 +62,12 @@ static bool is_checkpoint(const char *dir)
     return false;
 }
 
+static bool is_gguf(const char *path)
+{
+    const size_t n = strlen(path);
+    return n > 5 && strcmp(path + n - 5, ".gguf") == 0 && app_system_look(path) == APP_PATH_FILE;
+}
+
 /* The model says how long a context may be; the message says who asked for more. */
 static int check_ctx(const app_settings *s, const coli_model *model)
 {
@@ -229,9 +235,27 @@ int app_fail_opening(const app_settings *s, coli_status status, const char *dir)
     if (status == COLI_E_NOTFOUND && is_checkpoint(dir))
         app_hint("that is a Hugging Face checkpoint: `coli convert %s OUT` makes a container of it",
                  dir);
+    else if (is_gguf(dir))
+        app_hint("that is a GGUF file: `coli convert %s OUT` makes a container of it", dir);
     else if (status == COLI_E_NOTFOUND && s->from[APP_OPT_MODEL] == APP_FROM_ENVIRONMENT)
         app_hint("the path comes from COLI_MODEL");
     return code;
+}
+
+coli_kv app_kv(const app_settings *s)
+{
+    return s->kv && strcmp(s->kv, "f32") == 0 ? COLI_KV_F32 : COLI_KV_F16;
+}
+
+coli_status app_open_session(const app_settings *s, uint32_t n_ctx, app_engine *engine)
+{
+    const bool routes = app_route_opts(s, &engine->route);
+    const coli_session_opts opts = {.struct_size = sizeof opts,
+                                    .n_ctx = n_ctx,
+                                    .n_chunk = s->chunk,
+                                    .kv = app_kv(s),
+                                    .route = routes ? &engine->route : NULL};
+    return coli_session_create(engine->model, &opts, &engine->session);
 }
 
 int app_open(const app_settings *s, uint32_t what, app_engine *out)
@@ -246,16 +270,9 @@ int app_open(const app_settings *s, uint32_t what, app_engine *out)
         app_close(out);
         return APP_BAD;
     }
-    const bool routes = app_route_opts(s, &out->route);
-    const coli_session_opts session_opts = {.struct_size = sizeof session_opts,
-                                            .n_ctx = s->ctx,
-                                            .n_chunk = s->chunk,
-                                            .kv = s->kv && strcmp(s->kv, "f32") == 0 ? COLI_KV_F32
-                                                                                     : COLI_KV_F16,
-                                            .route = routes ? &out->route : NULL};
+    app_route_opts(s, &out->route);
     if (what & APP_OPEN_TELL) app_route_tell(s, &out->route);
-    if (what & APP_OPEN_SESSION)
-        status = coli_session_create(out->model, &session_opts, &out->session);
+    if (what & APP_OPEN_SESSION) status = app_open_session(s, s->ctx, out);
     if (status == COLI_OK) return APP_OK;
     const int failed = app_fail(status);
     app_close(out);

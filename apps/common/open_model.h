@@ -30,11 +30,14 @@ enum {
 
 /* What the settings say about opening it; what: APP_OPEN_DEVICES or 0. */
 coli_model_opts app_model_opts(const app_settings *s, uint32_t what);
+coli_kv app_kv(const app_settings *s);
 /* The message, and the hint, of a model that could not be opened; an exit code. */
 int app_fail_opening(const app_settings *s, coli_status status, const char *dir);
 
 /* Open that model.  what: bits of the above.  An exit code; close whatever it was. */
 int app_open(const app_settings *s, uint32_t what, app_engine *out);
+/* The session as the settings want it, for who opened without one: n_ctx of its own. */
+coli_status app_open_session(const app_settings *s, uint32_t n_ctx, app_engine *engine);
 void app_close(app_engine *engine);
 
 /* On stderr, with devices: how many of the experts' rows they computed, and what was exchanged. */

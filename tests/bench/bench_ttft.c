@@ -97,6 +97,7 @@ static run run_once(const setup *s, const host *h, const char *options, bool rep
                                   .backend_options = text,
                                   .vram_unit = COLI_VRAM_PERCENT,
                                   .vram = 37.5,
+                                  .place = "off", // the trunk is the host's, as its time says
                                   .replan = replan};
     const coli_session_opts session_opts = {.struct_size = sizeof session_opts, .n_ctx = s->n_row};
     run x = {.s = s, .n_missed = calloc(s->n_expert, sizeof *x.n_missed)};

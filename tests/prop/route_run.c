@@ -255,6 +255,30 @@ T_TEST(when_a_turn_begins)
     coli_model_close(m);
 }
 
+/* Experts move by heat in the first turn; the second looks when their copies have landed. */
+T_TEST(a_turn_after_swaps_can_be_repeated)
+{
+    T_BEGIN;
+    enum { N_TOKEN = 80 };
+    coli_route_opts o = route_opts();
+    digest want = {0};
+    for (uint32_t i = 0; i < 3; i++) {
+        coli_model *m = model_of(demo, 25, 1 + i, NULL);
+        coli_session *s = session_of(m, 0, &o);
+        T_OK(coli_session_feed(s, run_prompt, N_RUN_PROMPT));
+        for (int32_t t = 0; t < N_TOKEN; t++) {
+            const int32_t id = 300 + t % 7;
+            T_OK(coli_session_feed(s, &id, 1));
+        }
+        T_TRUE(backend_stats(m).n_swap > 0);
+        const digest got = digest_in(s, N_PROMPT);
+        if (i == 0) want = got;
+        T_EQ(got.h, want.h);
+        coli_session_destroy(s);
+        coli_model_close(m);
+    }
+}
+
 /* ---- levels ------------------------------------------------------------------------------- */
 
 /* With n_slot experts of each layer in RAM; percent below 0: and no device. */
@@ -560,6 +584,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_turn_goes_by_its_beginning),
         cmocka_unit_test(live_follows_step_by_step),
         cmocka_unit_test(when_a_turn_begins),
+        cmocka_unit_test(a_turn_after_swaps_can_be_repeated),
         cmocka_unit_test(memory_alone),
         cmocka_unit_test(memory_and_a_device),
         cmocka_unit_test(fewer_reads),

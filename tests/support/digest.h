@@ -43,7 +43,7 @@ static inline void digest_prompt(uint32_t n_vocab, int32_t *ids, uint32_t n)
     for (uint32_t i = 0; i < n; i++) ids[i] = (int32_t)t_below(&rng, n_vocab);
 }
 
-/* In a fresh session. */
+/* From where the session stands. */
 static inline digest digest_in(coli_session *s, uint32_t n_prompt)
 {
     const coli_model *m = s->m;

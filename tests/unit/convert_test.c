@@ -140,7 +140,7 @@ T_TEST(fp8_tiles)
                                .shape = {O, I},
                                .n_elem = O * I,
                                .data = fp8};
-    const coli__weight w = {&t, &scale, 0, O, I};
+    const coli__weight w = {.tensor = &t, .scale = &scale, .n_out = O, .n_in = I};
     fp8[0] = 0x38;
     fp8[128] = 0x40;
     fp8[128 * I + 127] = 0xb8;

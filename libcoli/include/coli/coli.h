@@ -321,6 +321,7 @@ typedef struct coli_route_opts {
 } coli_route_opts;
 /* J 2, M 12, P 0, alpha 1, nothing switched on.  out->struct_size is set by the caller. */
 COLI_API coli_status coli_route_default(coli_route_opts *out);
+
 /* How the keys and values of attention are kept.  f16 takes half the memory, and at a long context
  * less time; a number is rounded to the nearest, and one of 65520 or more in magnitude is an error
  * (E_NUMERIC), never infinite.  Each gives the same bytes everywhere, but not those of the other. */
@@ -621,16 +622,18 @@ COLI_API coli_status coli_heat_import(const char *out, const char *file, const c
 
 typedef struct coli_convert_opts {
     uint32_t struct_size;
-    /* "int4", "int8", "bf16", "f32", or in full "int4-g64-f16"; NULL: int4, int8 */
+    /* "int4", "int8", "bf16", "f32", or in full "int4-g64-f16"; NULL: int4, int8.  With NULL, what a
+     * GGUF file has in blocks of one scale per 32 weights gets groups of 32, and experts in Q8_0
+     * become int8: so Q8_0 stays what it is. */
     const char *experts, *trunk;
-    const char *chat_template;   /* NULL: found in the checkpoint, else "3.6" */
+    const char *chat_template;   /* NULL: found in the source, else "3.6" */
     uint32_t n_threads;
     coli_progress_fn progress;
     void (*note)(void *user, const char *line);
     void *user;
 } coli_convert_opts;
 
-/* Hugging Face checkpoint to container.  `out` must not exist and appears only when complete.
+/* Hugging Face checkpoint (a directory) or GGUF file to container.  `out` must not exist and appears only when complete.
  * Errors   E_NOTFOUND, E_FORMAT (a file is malformed or a tensor missing: names file and tensor),
  *          E_NUMERIC (a weight is no number or too large for the format), E_UNSUPPORTED, E_EXISTS,
  *          E_LIMIT (what does not fit the memory below), E_CANCELLED, E_IO, E_NOMEM.

@@ -314,6 +314,32 @@ coli_status coli__mat_pack_panel(coli__wfmt fmt, const float *w, uint32_t n_row,
     return COLI_OK;
 }
 
+/* Whether these weights are codes of the format times `scale`, which it stores as it is. */
+static bool on_grid(coli__wfmt fmt, const float *w, uint32_t n, float scale, int32_t scale_exp)
+{
+    if (!(scale > 0.0f) || stored_scale(fmt, scale, scale_exp) != scale) return false;
+    const code_range range = range_of(fmt);
+    const float inverse = 1.0f / scale;
+    for (uint32_t i = 0; i < n; i++)
+        if (code_of(w[i], inverse, range) * scale != w[i]) return false;
+    return true;
+}
+
+coli_status coli__mat_pack_grid(coli__wfmt fmt, const float *w, const float *scales, uint32_t n_row,
+                                uint32_t n_in, int32_t scale_exp, uint8_t *out)
+{
+    COLI_TRY(coli__mat_pack_panel(fmt, w, n_row, n_in, n_in, scale_exp, out));
+    const coli__layout l = coli__layout_of(fmt, n_in);
+    for (uint32_t r = 0; r < n_row; r++)
+        for (uint32_t g = 0; g < n_in / 32; g++, w += 32, scales++) {
+            if (!on_grid(fmt, w, 32, *scales, scale_exp)) continue;
+            uint8_t *group = out + g * l.group_bytes;
+            store_scale(fmt, group, r, *scales, scale_exp);
+            store_codes(fmt, group + l.code_offset, r, w, 32, *scales);
+        }
+    return COLI_OK;
+}
+
 /* Scales spread over 2^28 keep f16's full eleven bits: the largest is put at 2^14..2^15, a factor
  * of two below f16's end, and the smallest may go down to 2^-14, where f16 begins to lose bits. */
 bool coli__scale_exp_for(coli__wfmt fmt, float amax_max, float amax_min, int32_t *scale_exp)

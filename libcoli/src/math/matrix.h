@@ -78,6 +78,14 @@ const uint8_t *coli__mat_panel(const coli__mat *m, uint32_t i);
 coli_status coli__mat_pack_panel(coli__wfmt fmt, const float *w, uint32_t n_row, uint32_t n_in,
                                  size_t ld, int32_t scale_exp, uint8_t *out);
 
+/* The same for weights that may already be small integers times a scale per 32 columns:
+ *   fmt        int8 or int4 in groups of 32
+ *   scales     (n_row, n_in / 32) not negative; n_in is a multiple of 32
+ * Where the format holds every code of a group and its scale, the group is stored with that scale,
+ * exactly; others are packed as above. */
+coli_status coli__mat_pack_grid(coli__wfmt fmt, const float *w, const float *scales, uint32_t n_row,
+                                uint32_t n_in, int32_t scale_exp, uint8_t *out);
+
 /* The power of two for a matrix whose largest and smallest non-zero group |w| maxima are given;
  * false when f16 cannot hold that spread exactly enough (the converter then takes f32 scales). */
 bool coli__scale_exp_for(coli__wfmt fmt, float amax_max, float amax_min, int32_t *scale_exp);

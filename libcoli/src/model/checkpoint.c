@@ -175,9 +175,9 @@ static coli_status take_fused(coli__checkpoint *c, const coli__expert_spec *s,
     COLI_TRY(need_shape(down, down_shape, 3));
     const uint64_t n = (uint64_t)s->d_ff * s->d_model; // of each of the three
     for (uint32_t e = 0; e < s->n_expert; e++, w += 3) {
-        w[0] = (coli__weight){gate_up, NULL, 2 * e * n, s->d_ff, s->d_model};
-        w[1] = (coli__weight){gate_up, NULL, 2 * e * n + n, s->d_ff, s->d_model};
-        w[2] = (coli__weight){down, NULL, e * n, s->d_model, s->d_ff};
+        w[0] = (coli__weight){gate_up, NULL, NULL, 2 * e * n, s->d_ff, s->d_model};
+        w[1] = (coli__weight){gate_up, NULL, NULL, 2 * e * n + n, s->d_ff, s->d_model};
+        w[2] = (coli__weight){down, NULL, NULL, e * n, s->d_model, s->d_ff};
     }
     w -= 3;
     COLI_TRY(check_type(c, &w[0])); // the same for all slices
@@ -215,6 +215,97 @@ static coli_status find_experts(coli__checkpoint *c, const coli__expert_spec *s,
     snprintf(name, sizeof name, "%s%s", s->prefix, gate_up ? "down_proj" : "gate_up_proj");
     if (!gate_up || !down) return missing(c, name);
     return take_fused(c, s, gate_up, down, w);
+}
+
+/* -- the same in a GGUF file ------------------------------------------------------------------- */
+
+/* The tensor that the family has under this name, if it is there; its view is remembered in c. */
+static const coli__gguf_view *find_view(coli__checkpoint *c, const char *name,
+                                        coli__gguf_place *place)
+{
+    *place = (coli__gguf_place){0};
+    if (!c->family->place(c->gguf, name, place)) return NULL;
+    const coli__gguf_tensor *t = coli__gguf_find(c->gguf, place->name);
+    if (!t) return NULL;
+    c->used[t - coli__gguf_at(c->gguf, 0)] = true;
+    coli__gguf_view *v = &c->views[c->n_view++];
+    *v = (coli__gguf_view){t, place->form, place->rows, place->cols};
+    return v;
+}
+
+static coli_status missing_view(const coli__checkpoint *c, const char *name,
+                                const coli__gguf_place *place)
+{
+    return coli__fail(COLI_E_FORMAT, "%s: tensor %s: is missing", c->dir,
+                      place->name[0] ? place->name : name);
+}
+
+/* dims begin with the fastest one, shape with the slowest. */
+static coli_status need_dims(const coli__gguf_tensor *t, const uint64_t *shape, uint32_t rank)
+{
+    uint64_t found[COLI_GGUF_MAX_RANK];
+    for (uint32_t i = 0; i < t->rank; i++) found[i] = t->dims[t->rank - 1 - i];
+    if (!coli__gguf_is_readable(t->kind))
+        return coli__fail(COLI_E_UNSUPPORTED, "%s: tensor %s: numbers of kind %s are not supported",
+                          t->file, t->name, t->kind->name);
+    if (t->rank == rank && memcmp(found, shape, rank * sizeof *shape) == 0) return COLI_OK;
+    char expected_text[200], found_text[200];
+    shape_text(shape, rank, expected_text);
+    shape_text(found, t->rank, found_text);
+    return coli__fail(COLI_E_FORMAT, "%s: tensor %s: expected the shape %s, found %s", t->file,
+                      t->name, expected_text, found_text);
+}
+
+static coli_status find_gguf_tensor(coli__checkpoint *c, const coli__tensor_spec *s,
+                                    coli__weight *w)
+{
+    coli__gguf_place place;
+    const coli__gguf_view *v = find_view(c, s->name, &place);
+    if (!v) return missing_view(c, s->name, &place);
+    *w = (coli__weight){.view = v, .n_out = s->n_out, .n_in = s->n_in};
+    const uint64_t shape[2] = {s->n_out, s->n_in};
+    if (s->n_out > 1) return need_dims(v->tensor, shape, 2);
+    // one row may be written with or without the dim that is 1, a convolution with its taps
+    const bool fits = v->tensor->n_elem == s->n_in;
+    const bool blocks = v->tensor->kind->n_elem == 1 || v->tensor->dims[0] == s->n_in;
+    return fits && blocks && coli__gguf_is_readable(v->tensor->kind)
+               ? COLI_OK
+               : need_dims(v->tensor, shape + 1, 1);
+}
+
+static coli_status find_gguf_experts(coli__checkpoint *c, const coli__expert_spec *s,
+                                     coli__weight *w)
+{
+    static const char *const parts[] = {"gate_proj", "up_proj", "down_proj", "gate_up_proj"};
+    const coli__gguf_view *v[4];
+    coli__gguf_place place[4];
+    for (int i = 0; i < 4; i++) {
+        char name[NAME_BYTES];
+        snprintf(name, sizeof name, "%s%s", s->prefix, parts[i]);
+        v[i] = find_view(c, name, &place[i]);
+        const uint64_t shape[3] = {s->n_expert,
+                                   i == 2   ? s->d_model
+                                   : i == 3 ? 2 * s->d_ff
+                                            : s->d_ff,
+                                   i == 2 ? s->d_ff : s->d_model};
+        if (v[i]) COLI_TRY(need_dims(v[i]->tensor, shape, 3));
+    }
+    for (int i = 0; i < 3; i++)
+        if (!v[i] && (i == 2 || !v[3])) return missing_view(c, place[i].name, &place[i]);
+    if (v[3] && (v[0] || v[1]))
+        return coli__fail(COLI_E_FORMAT,
+                          "%s: tensor %s: is there beside %s, which holds the same experts", c->dir,
+                          place[3].name, place[v[0] ? 0 : 1].name);
+    const uint64_t n = (uint64_t)s->d_ff * s->d_model; // of each of the three
+    for (uint32_t e = 0; e < s->n_expert; e++, w += 3) {
+        const uint64_t fused = 2 * e * n;
+        w[0] = (coli__weight){NULL,    v[3] ? v[3] : v[0], NULL, v[3] ? fused : e * n,
+                              s->d_ff, s->d_model};
+        w[1] = (coli__weight){NULL,    v[3] ? v[3] : v[1], NULL, v[3] ? fused + n : e * n,
+                              s->d_ff, s->d_model};
+        w[2] = (coli__weight){NULL, v[2], NULL, e * n, s->d_model, s->d_ff};
+    }
+    return COLI_OK;
 }
 
 /* -- what is left over ------------------------------------------------------------------------- */
@@ -262,6 +353,38 @@ static coli_status note_unknown(uint32_t n, const char *const *names, coli__buf 
     for (uint32_t i = 0; i < n && i < 3; i++)
         COLI_TRY(coli__buf_printf(line, "%s %.100s", i ? "," : "", names[i]));
     return n > 3 ? coli__buf_str(line, ", ...") : COLI_OK;
+}
+
+/* Tensors of a GGUF file that nobody asked for. */
+static coli_status sort_gguf_left_over(coli__checkpoint *c, void (*note)(void *, const char *),
+                                       void *user)
+{
+    uint32_t n_skipped = 0, n_unknown = 0;
+    const char *unknown[3], *skipped = NULL;
+    for (uint32_t i = 0; i < coli__gguf_count(c->gguf); i++) {
+        if (c->used[i]) continue;
+        const char *name = coli__gguf_at(c->gguf, i)->name;
+        const char *what = c->family->skips(c->gguf, name);
+        if (what) {
+            skipped = what;
+            n_skipped++;
+            continue;
+        }
+        if (n_unknown < 3) unknown[n_unknown] = name;
+        n_unknown++;
+    }
+    coli__buf line = {0};
+    coli_status status = COLI_OK;
+    if (note && skipped) {
+        status = coli__buf_printf(&line, "skipped %u %s tensor%s", n_skipped, skipped,
+                                  n_skipped == 1 ? "" : "s");
+        if (status == COLI_OK) note(user, line.data);
+        coli__buf_finish(&line);
+    }
+    if (status == COLI_OK) status = note_unknown(n_unknown, unknown, &line);
+    if (status == COLI_OK && note && line.data) note(user, line.data);
+    coli__buf_finish(&line);
+    return status;
 }
 
 static coli_status sort_left_over(coli__checkpoint *c, void (*note)(void *, const char *),
@@ -344,19 +467,29 @@ static coli_status check_expert_count(const coli__checkpoint *c)
                       c->dir, (unsigned long long)n, MAX_EXPERT);
 }
 
+/* A view per tensor, and per layer those of gates, ups, downs, and gates with ups. */
+static size_t n_view_max(const coli__checkpoint *c)
+{
+    return (size_t)c->spec.n_tensor + 4 * (size_t)c->spec.n_expert_layer;
+}
+
 static coli_status find_all(coli__checkpoint *c)
 {
     const coli__model_spec *spec = &c->spec;
-    c->used = coli__calloc(coli__st_count(c->st), sizeof *c->used);
+    const uint32_t n = c->gguf ? coli__gguf_count(c->gguf) : coli__st_count(c->st);
+    c->used = coli__calloc(n, sizeof *c->used);
     c->tensors = coli__calloc(spec->n_tensor, sizeof *c->tensors);
     c->experts = coli__calloc(spec->n_expert_layer, sizeof *c->experts);
-    if (!c->used || !c->tensors || !c->experts) return COLI_E_NOMEM;
+    if (c->gguf) c->views = coli__calloc(n_view_max(c), sizeof *c->views);
+    if (!c->used || !c->tensors || !c->experts || (c->gguf && !c->views)) return COLI_E_NOMEM;
     for (uint32_t i = 0; i < spec->n_tensor; i++)
-        COLI_TRY(find_tensor(c, &spec->tensors[i], &c->tensors[i]));
+        COLI_TRY(c->gguf ? find_gguf_tensor(c, &spec->tensors[i], &c->tensors[i])
+                         : find_tensor(c, &spec->tensors[i], &c->tensors[i]));
     for (uint32_t i = 0; i < spec->n_expert_layer; i++) {
         c->experts[i] = coli__calloc(spec->experts[i].n_expert, 3 * sizeof **c->experts);
         if (!c->experts[i]) return COLI_E_NOMEM;
-        COLI_TRY(find_experts(c, &spec->experts[i], c->experts[i]));
+        COLI_TRY(c->gguf ? find_gguf_experts(c, &spec->experts[i], c->experts[i])
+                         : find_experts(c, &spec->experts[i], c->experts[i]));
     }
     return COLI_OK;
 }
@@ -382,12 +515,47 @@ coli_status coli__checkpoint_open(const char *dir, coli__describe_fn describe,
     return status;
 }
 
+/* The metadata becomes config.json first, so that one way leads from there to the tensors. */
+static coli_status open_gguf_into(coli__checkpoint *c, coli__gguf_family_fn family,
+                                  coli__describe_fn describe, void (*note)(void *, const char *),
+                                  void *user)
+{
+    COLI_TRY(coli__gguf_open(c->dir, &c->gguf));
+    COLI_TRY(family(c->gguf, &c->family));
+    COLI_TRY(c->family->config(c->gguf, &c->config_text));
+    json_t *config = NULL;
+    coli_status status = coli__json_parse_small(c->dir, c->config_text.data, c->config_text.n_bytes,
+                                                COLI_CONFIG_MAX_DEPTH, &config);
+    if (status == COLI_OK) {
+        status = describe(config, &c->engine, &c->spec);
+        if (status != COLI_OK) coli__fail_in(status, "%s", c->dir);
+    }
+    json_decref(config);
+    COLI_TRY(status);
+    COLI_TRY(check_expert_count(c));
+    COLI_TRY(find_all(c));
+    return sort_gguf_left_over(c, note, user);
+}
+
+coli_status coli__checkpoint_open_gguf(const char *path, coli__gguf_family_fn family,
+                                       coli__describe_fn describe,
+                                       void (*note)(void *user, const char *line), void *user,
+                                       coli__checkpoint *out)
+{
+    *out = (coli__checkpoint){.dir = path};
+    const coli_status status = open_gguf_into(out, family, describe, note, user);
+    if (status != COLI_OK) coli__checkpoint_finish(out);
+    return status;
+}
+
 void coli__checkpoint_finish(coli__checkpoint *c)
 {
     for (uint32_t i = 0; c->experts && i < c->spec.n_expert_layer; i++) coli__free(c->experts[i]);
     coli__free(c->experts);
     coli__free(c->tensors);
     coli__free(c->used);
+    coli__free(c->views);
+    coli__gguf_close(c->gguf);
     coli__st_close(c->st);
     coli__model_spec_finish(&c->spec);
     coli__buf_finish(&c->config_text);
@@ -397,8 +565,12 @@ void coli__checkpoint_finish(coli__checkpoint *c)
 uint64_t coli__checkpoint_memory_bytes(const coli__checkpoint *c)
 {
     const coli__model_spec *spec = &c->spec;
-    uint64_t n = coli__st_memory_bytes(c->st) + coli__st_count(c->st) * sizeof *c->used +
-                 c->config_text.cap_bytes;
+    uint64_t n = c->config_text.cap_bytes;
+    if (c->gguf)
+        n += coli__gguf_memory_bytes(c->gguf) + coli__gguf_count(c->gguf) * sizeof *c->used +
+             n_view_max(c) * sizeof *c->views;
+    else
+        n += coli__st_memory_bytes(c->st) + coli__st_count(c->st) * sizeof *c->used;
     n += spec->n_tensor * (sizeof *spec->tensors + sizeof *c->tensors);
     n += spec->n_expert_layer * (sizeof *spec->experts + sizeof *c->experts);
     for (uint32_t i = 0; i < spec->n_expert_layer; i++)
@@ -411,6 +583,11 @@ uint64_t coli__checkpoint_memory_bytes(const coli__checkpoint *c)
 static coli_status not_finite(const coli__weight *w, uint64_t element, float value)
 {
     const coli__st_tensor *t = w->tensor;
+    if (!t)
+        return coli__fail(COLI_E_NUMERIC, "%s: tensor %s: weight %llu of the matrix is %s",
+                          coli__weight_file(w), coli__weight_name(w),
+                          (unsigned long long)(element - w->first),
+                          isnan(value) ? "NaN" : "infinite");
     uint64_t index[COLI_ST_MAX_RANK];
     char text[200];
     for (uint32_t i = t->rank; i-- > 0; element /= t->shape[i]) index[i] = element % t->shape[i];
@@ -435,7 +612,10 @@ static coli_status scale_row(const coli__weight *w, uint32_t row, float *out)
 coli_status coli__weight_rows(const coli__weight *w, uint32_t row, uint32_t n_row, float *out)
 {
     const uint64_t first = w->first + (uint64_t)row * w->n_in, n = (uint64_t)n_row * w->n_in;
-    COLI_TRY(coli__st_to_f32(w->tensor, first, n, out));
+    if (w->tensor) COLI_TRY(coli__st_to_f32(w->tensor, first, n, out));
+    for (uint32_t r = 0; w->view && r < n_row; r++)
+        COLI_TRY(
+            coli__gguf_view_row(w->view, w->first, row + r, w->n_in, out + (size_t)r * w->n_in));
     for (uint32_t r = 0; w->scale && r < n_row; r++)
         COLI_TRY(scale_row(w, row + r, out + (size_t)r * w->n_in));
     for (uint64_t i = 0; i < n; i++)
@@ -445,5 +625,36 @@ coli_status coli__weight_rows(const coli__weight *w, uint32_t row, uint32_t n_ro
 
 uint64_t coli__weight_bytes(const coli__weight *w)
 {
+    if (w->view) {
+        const coli__gguf_kind *k = w->view->tensor->kind;
+        return (uint64_t)w->n_out * w->n_in / k->n_elem * k->n_bytes;
+    }
     return w->tensor->n_bytes / w->tensor->n_elem * w->n_out * w->n_in;
+}
+
+const char *coli__weight_file(const coli__weight *w)
+{
+    return w->view ? w->view->tensor->file : w->tensor->file;
+}
+
+const char *coli__weight_name(const coli__weight *w)
+{
+    return w->view ? w->view->tensor->name : w->tensor->name;
+}
+
+bool coli__weight_is_bf16(const coli__weight *w)
+{
+    return w->view ? strcmp(w->view->tensor->kind->name, "BF16") == 0
+                   : w->tensor->dtype == COLI_DT_BF16;
+}
+
+bool coli__weight_has_grid(const coli__weight *w)
+{
+    return w->view && coli__gguf_view_has_grid(w->view);
+}
+
+void coli__weight_scales(const coli__weight *w, uint32_t row, uint32_t n_row, float *out)
+{
+    for (uint32_t r = 0; r < n_row; r++, out += w->n_in / 32)
+        coli__gguf_view_scales(w->view, w->first, row + r, w->n_in, out);
 }

@@ -1,37 +1,48 @@
-/* checkpoint.h - a Hugging Face checkpoint seen as the tensors that its family needs.
+/* checkpoint.h - a Hugging Face checkpoint, or a GGUF file, seen as the tensors that its family needs.
  *
- * Opening reads config.json, asks its family which tensors there must be, and finds each of them,
- * whatever prefix, expert layout or fp8 scales the exporter chose.  Afterwards a weight is a source
- * of f32 rows. */
+ * Opening reads config.json (or makes one of a GGUF's metadata), asks its family which tensors there
+ * must be, and finds each of them, whatever prefix, expert layout, fp8 scales or order of heads the
+ * exporter chose.  Afterwards a weight is a source of f32 rows. */
 #ifndef COLI_MODEL_CHECKPOINT_H
 #define COLI_MODEL_CHECKPOINT_H
 
+#include "gguf_model.h"
 #include "safetensors.h"
 #include "spec.h"
 
 /* A matrix (n_out, n_in) in the checkpoint: a tensor, or a slice of one (a fused expert). */
 typedef struct coli__weight {
-    const coli__st_tensor *tensor;
-    const coli__st_tensor *scale; // fp8: one multiplier per 128x128 tile, else NULL
-    uint64_t first;               // element of tensor where the matrix begins
+    const coli__st_tensor *tensor; // NULL in a GGUF file
+    const coli__gguf_view *view;   // NULL in a checkpoint
+    const coli__st_tensor *scale;  // fp8: one multiplier per 128x128 tile, else NULL
+    uint64_t first;                // element of tensor where the matrix begins
     uint32_t n_out, n_in;
 } coli__weight;
 
 typedef struct coli__checkpoint {
-    const char *dir; // borrowed
+    const char *dir; // borrowed; of a GGUF file its path
     coli__buf config_text;
     const char *engine; // the family's name
     coli__model_spec spec;
     coli__st *st;
     coli__weight *tensors;  // (spec.n_tensor)
     coli__weight **experts; // (spec.n_expert_layer) of (n_expert, 3): gate, up, down
-    bool *used;             // (count of st) found by a name above
+    bool *used;             // (count of st or gguf) found by a name above
+    coli__gguf *gguf;       // NULL: a checkpoint
+    const coli__gguf_family *family;
+    coli__gguf_view *views; // (n_view) that the weights point to
+    uint32_t n_view;
 } coli__checkpoint;
 
 /* note gets one line for what was skipped and one for what is unknown; may be NULL. */
 coli_status coli__checkpoint_open(const char *dir, coli__describe_fn describe,
                                   void (*note)(void *user, const char *line), void *user,
                                   coli__checkpoint *out);
+/* The same for a GGUF file. */
+coli_status coli__checkpoint_open_gguf(const char *path, coli__gguf_family_fn family,
+                                       coli__describe_fn describe,
+                                       void (*note)(void *user, const char *line), void *user,
+                                       coli__checkpoint *out);
 void coli__checkpoint_finish(coli__checkpoint *c);
 /* What the lists of tensors and experts take, besides the mappings. */
 uint64_t coli__checkpoint_memory_bytes(const coli__checkpoint *c);
@@ -42,5 +53,15 @@ coli_status coli__weight_rows(const coli__weight *w, uint32_t row, uint32_t n_ro
 
 /* Bytes of the checkpoint that the weight stands for. */
 uint64_t coli__weight_bytes(const coli__weight *w);
+
+/* For messages: the file and the name of its tensor. */
+const char *coli__weight_file(const coli__weight *w);
+const char *coli__weight_name(const coli__weight *w);
+bool coli__weight_is_bf16(const coli__weight *w);
+
+/* Whether every 32 weights of a row are whole multiples of one scale, as in GGUF's Q8_0; and these
+ * scales: out (n_row, n_in / 32). */
+bool coli__weight_has_grid(const coli__weight *w);
+void coli__weight_scales(const coli__weight *w, uint32_t row, uint32_t n_row, float *out);
 
 #endif

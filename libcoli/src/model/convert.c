@@ -1,4 +1,5 @@
-/* convert.c - a checkpoint becomes a container, in bounded memory and the same bytes every time.
+/* convert.c - a checkpoint or a GGUF file becomes a container, in bounded memory and the same bytes
+ * every time.
  *
  * The unit of work is a panel: 16 rows of one matrix, read as f32, checked, packed.  Panels are
  * independent, so the pool takes them in any order and the result does not depend on it.  A step is
@@ -11,6 +12,10 @@
  * Where f16 cannot hold that spread the matrix gets f32 scales.  Experts of one layer must have
  * equal blocks, so there one expert that needs f32 decides for all (gate, up and down each for
  * itself).
+ *
+ * A GGUF file comes with weights that were rounded before.  Where the target holds them as they are
+ * (coli__mat_pack_grid) nothing is lost; what else became of each kind is measured while panels are
+ * packed and said at the end.
  *
  * Memory.  COLI_CONVERT_MEMORY_BYTES is shared out once the checkpoint is open:
  *
@@ -31,6 +36,7 @@
 #include <float.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "../base/file.h"
@@ -41,6 +47,7 @@
 enum {
     STEP_BYTES = 8 << 20, // enough panels to keep the workers busy; larger only where one expert is
     PANELS_MAX_BYTES = 64 << 20,
+    MAX_TALLY = 64, // kinds of a GGUF times formats that they become
     // 12 MB for values of JSON, 8 for its text, 9 for ranges of group maxima; the heap's holes
     RESERVE_BYTES = 40 << 20,
     TEMPLATE_MAX_BYTES = 1 << 20,
@@ -64,9 +71,21 @@ typedef struct range {
     float max, min; // of the group maxima that are not 0; max is 0 where there are none
 } range;
 
+/* What became of the weights that a GGUF holds as one kind. */
+typedef struct tally {
+    const coli__gguf_kind *kind;
+    coli__wfmt fmt;
+    uint64_t n;
+    double weight2, error2; // sums of squares
+} tally;
+
 typedef struct worker {
     float *rows;    // (16, widest n_in)
     uint8_t *panel; // a packed panel of them
+    float *scales;  // (16, widest n_in / 32) of a GGUF; behind them `back`
+    float *back;    // (widest n_in) a packed row, read back
+    tally tallies[MAX_TALLY];
+    uint32_t n_tally;
     /* the failed panel with the lowest item, so that every run reports the same one */
     coli_status status;
     uint32_t failed_item;
@@ -83,6 +102,7 @@ typedef struct converter {
     uint32_t n_worker;
     uint8_t *step;                    // (step_bytes)
     uint64_t step_bytes, panel_bytes; // the latter: of a worker's rows, and of its panel
+    uint32_t n_in_max;                // of all matrices
     uint64_t done_bytes, total_bytes; // of the checkpoint
     coli__digest files[CT_N_FILE];
 } converter;
@@ -108,18 +128,31 @@ static const piece *piece_of(const step *s, uint32_t item)
     return &s->pieces[low];
 }
 
-static range measure(const piece *p, const float *rows, uint32_t n_row)
+/* Whether the packed matrix can have the scales that its weights come with. */
+static bool keeps_grid(const piece *p)
 {
+    return coli__wfmt_is_quant(p->fmt) && p->fmt.group == 32 && coli__weight_has_grid(p->weight);
+}
+
+/* scales NULL, or one for each 32 columns, that will be stored where it serves. */
+static range measure(const piece *p, const float *rows, const float *scales, uint32_t n_row)
+{
+    const float code_max = p->fmt.type == COLI_W_I4 ? 7 : 127;
     range r = {0, FLT_MAX};
     const uint32_t n_in = p->weight->n_in, group = p->fmt.per_row ? n_in : p->fmt.group;
-    for (uint32_t row = 0; row < n_row; row++, rows += n_in)
+    for (uint32_t row = 0; row < n_row; row++, rows += n_in, scales += scales ? n_in / 32 : 0)
         for (uint32_t begin = 0; begin < n_in; begin += group) {
             const uint32_t end = n_in - begin < group ? n_in : begin + group;
             float amax = 0;
             for (uint32_t i = begin; i < end; i++)
                 amax = fabsf(rows[i]) > amax ? fabsf(rows[i]) : amax;
-            if (amax > r.max) r.max = amax;
             if (amax > 0 && amax < r.min) r.min = amax;
+            if (scales && amax > 0) { // codes need not go to their end
+                const float full = scales[begin / 32] * code_max;
+                if (full < r.min) r.min = full;
+                if (full > amax) amax = full;
+            }
+            if (amax > r.max) r.max = amax;
         }
     return r;
 }
@@ -130,6 +163,9 @@ static coli_status pack(const piece *p, uint32_t panel, uint32_t n_row, worker *
 {
     const uint64_t begin = panel * p->panel_bytes;
     uint8_t *out = p->out + begin;
+    if (keeps_grid(p))
+        return coli__mat_pack_grid(p->fmt, w->rows, w->scales, n_row, p->weight->n_in, p->scale_exp,
+                                   out);
     if (p->n_bytes - begin >= p->panel_bytes)
         return coli__mat_pack_panel(p->fmt, w->rows, n_row, p->weight->n_in, p->weight->n_in,
                                     p->scale_exp, out);
@@ -139,20 +175,59 @@ static coli_status pack(const piece *p, uint32_t panel, uint32_t n_row, worker *
     return COLI_OK;
 }
 
+static bool same_format(coli__wfmt a, coli__wfmt b)
+{
+    return a.type == b.type && a.group == b.group && a.per_row == b.per_row &&
+           a.scale_f16 == b.scale_f16;
+}
+
+/* Of a GGUF: how far the packed panel is from the weights it was made of. */
+static void count(const piece *p, uint32_t panel, uint32_t n_row, worker *w)
+{
+    const coli__gguf_kind *kind = p->weight->view->tensor->kind;
+    tally *t = w->tallies;
+    while (t < w->tallies + w->n_tally && (t->kind != kind || !same_format(t->fmt, p->fmt))) t++;
+    if (t == w->tallies + MAX_TALLY) return; // more than there are kinds and formats
+    if (t == w->tallies + w->n_tally) {
+        *t = (tally){.kind = kind, .fmt = p->fmt};
+        w->n_tally++;
+    }
+    const uint32_t n_in = p->weight->n_in;
+    const coli__mat m = {.data = p->out + panel * p->panel_bytes,
+                         .n_out = n_row,
+                         .n_in = n_in,
+                         .fmt = p->fmt,
+                         .scale_exp = p->scale_exp};
+    for (uint32_t r = 0; r < n_row; r++) {
+        const float *row = w->rows + (size_t)r * n_in;
+        coli__mat_row(&m, r, w->back);
+        for (uint32_t i = 0; i < n_in; i++) {
+            const double error = (double)w->back[i] - (double)row[i];
+            t->error2 += error * error;
+            t->weight2 += (double)row[i] * (double)row[i];
+        }
+    }
+    t->n += (uint64_t)n_row * n_in;
+}
+
 static coli_status do_panel(const step *s, uint32_t item, worker *w)
 {
     const piece *p = piece_of(s, item);
     const uint32_t panel = item - p->first_item, row = (p->first_panel + panel) * COLI_PANEL;
     const uint32_t left = p->weight->n_out - row, n_row = left < COLI_PANEL ? left : COLI_PANEL;
     COLI_TRY(coli__weight_rows(p->weight, row, n_row, w->rows));
+    const bool grid = keeps_grid(p);
+    if (grid) coli__weight_scales(p->weight, row, n_row, w->scales);
     if (s->ranges) {
-        s->ranges[item] = measure(p, w->rows, n_row);
+        s->ranges[item] = measure(p, w->rows, grid ? w->scales : NULL, n_row);
         return COLI_OK;
     }
     const coli_status status = pack(p, panel, n_row, w);
-    if (status == COLI_OK) return status;
-    return coli__fail_in(status, "%s: tensor %s: in the 16 rows from %u", p->weight->tensor->file,
-                         p->weight->tensor->name, row);
+    if (status != COLI_OK)
+        return coli__fail_in(status, "%s: tensor %s: in the 16 rows from %u",
+                             coli__weight_file(p->weight), coli__weight_name(p->weight), row);
+    if (p->weight->view) count(p, panel, n_row, w);
+    return COLI_OK;
 }
 
 static void do_item(void *ctx, uint32_t item, uint32_t worker_index)
@@ -217,14 +292,21 @@ static bool exp_for(coli__wfmt fmt, range r, int32_t *scale_exp)
 
 /* -- the trunk --------------------------------------------------------------------------------- */
 
+/* A default format, fitted to what a GGUF holds. */
+static coli__wfmt fitted(coli__wfmt fmt, const coli__weight *w)
+{
+    if (coli__wfmt_is_quant(fmt) && coli__weight_has_grid(w)) fmt.group = 32;
+    return fmt;
+}
+
 static coli__wfmt format_for(const converter *c, coli__role role, const coli__weight *w)
 {
     switch (role) {
     case COLI_ROLE_TRUNK:
     case COLI_ROLE_EMBED:
-        return c->args->trunk;
+        return c->args->trunk_is_default ? fitted(c->args->trunk, w) : c->args->trunk;
     case COLI_ROLE_PRECISE:
-        if (w->tensor->dtype == COLI_DT_BF16) return (coli__wfmt){.type = COLI_W_BF16};
+        if (coli__weight_is_bf16(w)) return (coli__wfmt){.type = COLI_W_BF16};
         break;
     case COLI_ROLE_VECTOR:
         break;
@@ -290,6 +372,14 @@ typedef struct layer {
     range *ranges;                   // one per panel of a batch
 } layer;
 
+static coli__wfmt expert_format(const converter *c, const coli__weight *w)
+{
+    if (!c->args->experts_are_default) return c->args->experts;
+    coli__wfmt fmt = fitted(c->args->experts, w);
+    if (w->view && strcmp(w->view->tensor->kind->name, "Q8_0") == 0) fmt.type = COLI_W_I8;
+    return fmt;
+}
+
 static uint32_t panels_per_expert(const coli__expert_spec *s)
 {
     return 2 * n_panel_of(s->d_ff) + n_panel_of(s->d_model);
@@ -325,7 +415,7 @@ static uint32_t batch(const layer *l, uint32_t first)
  */
 static coli_status choose_expert_scales(converter *c, layer *l)
 {
-    if (!c->args->experts.scale_f16) return COLI_OK;
+    if (!l->fmt[0].scale_f16 && !l->fmt[1].scale_f16 && !l->fmt[2].scale_f16) return COLI_OK;
     for (uint32_t first = 0, n; first < l->spec->n_expert; first += n) {
         n = batch(l, first);
         COLI_TRY(report(c, l->name, 0));
@@ -333,7 +423,7 @@ static coli_status choose_expert_scales(converter *c, layer *l)
         COLI_TRY(run_step(c, l->pieces, 3 * n, l->ranges));
         for (uint32_t i = 0; i < 3 * n; i++) {
             const range r = join_ranges(l->ranges + l->pieces[i].first_item, l->pieces[i].n_panel);
-            if (!exp_for(c->args->experts, r, &l->scale_exp[3 * first + i]))
+            if (!exp_for(l->fmt[i % 3], r, &l->scale_exp[3 * first + i]))
                 l->fmt[i % 3].scale_f16 = false;
         }
     }
@@ -367,12 +457,14 @@ static coli_status write_blocks(converter *c, layer *l)
 }
 
 /* The largest an expert of the layer can become: with f32 scales. */
-static bool largest_block(const converter *c, const coli__expert_spec *s, uint64_t *block_bytes)
+static bool largest_block(const converter *c, const coli__expert_spec *s,
+                          const coli__weight *weights, uint64_t *block_bytes)
 {
     coli__ct_experts x = {.n_expert = s->n_expert, .d_model = s->d_model, .d_ff = s->d_ff};
-    x.gate.fmt = c->args->experts;
-    x.gate.fmt.scale_f16 = false;
-    x.up.fmt = x.down.fmt = x.gate.fmt;
+    x.gate.fmt = expert_format(c, &weights[0]); // of all experts, like the other two
+    x.up.fmt = expert_format(c, &weights[1]);
+    x.down.fmt = expert_format(c, &weights[2]);
+    x.gate.fmt.scale_f16 = x.up.fmt.scale_f16 = x.down.fmt.scale_f16 = false;
     if (!coli__ct_size_experts(&x)) return false;
     *block_bytes = x.block_bytes;
     return true;
@@ -383,9 +475,10 @@ static coli_status write_layer(converter *c, const coli__expert_spec *s,
 {
     layer l = {.spec = s,
                .weights = weights,
-               .fmt = {c->args->experts, c->args->experts, c->args->experts}};
+               .fmt = {expert_format(c, &weights[0]), expert_format(c, &weights[1]),
+                       expert_format(c, &weights[2])}};
     uint64_t block;
-    if (!largest_block(c, s, &block))
+    if (!largest_block(c, s, weights, &block))
         return coli__fail(COLI_E_INTERNAL, "layer %u: no such experts", s->layer);
     snprintf(l.name, sizeof l.name, "experts of layer %u", s->layer);
     const uint64_t n_fit = c->step_bytes / block; // at least 1
@@ -444,9 +537,43 @@ static coli_status copy_if_there(converter *c, int file)
     return status;
 }
 
+/* tokenizer.json and generation_config.json out of a GGUF's metadata. */
+static coli_status write_gguf_files(converter *c)
+{
+    const coli__gguf *g = c->checkpoint.gguf;
+    coli__buf generation = {0}, tokenizer = {0};
+    bool found;
+    coli_status status = coli__gguf_generation(g, &generation);
+    if (status == COLI_OK)
+        status = write_bytes(c, CT_GENERATION, generation.data, generation.n_bytes);
+    if (status == COLI_OK) status = coli__gguf_tokenizer(g, &tokenizer, &found);
+    if (status == COLI_OK && found)
+        status = write_bytes(c, CT_TOKENIZER, tokenizer.data, tokenizer.n_bytes);
+    if (status == COLI_OK && !found)
+        note(c, "there is no tokenizer in the file: this container will take token ids, not text");
+    coli__buf_finish(&generation);
+    coli__buf_finish(&tokenizer);
+    return status;
+}
+
+static coli_status read_gguf_jinja(const converter *c, coli__buf *text, bool *found)
+{
+    coli__gguf_text t;
+    COLI_TRY(coli__gguf_text_or_null(c->checkpoint.gguf, "tokenizer.chat_template", &t));
+    *found = t.data != NULL;
+    if (!*found) return COLI_OK;
+    if (t.n_bytes > TEMPLATE_MAX_BYTES)
+        return coli__fail(COLI_E_FORMAT,
+                          "%s: key tokenizer.chat_template: has %llu bytes, at most %d "
+                          "are read",
+                          c->args->src, (unsigned long long)t.n_bytes, TEMPLATE_MAX_BYTES);
+    return coli__buf_append(text, t.data, (size_t)t.n_bytes);
+}
+
 /* The checkpoint's chat template as text; *found false when it brings none. */
 static coli_status read_jinja(const converter *c, coli__buf *text, bool *found)
 {
+    if (c->checkpoint.gguf) return read_gguf_jinja(c, text, found);
     char *jinja = NULL, *config = NULL;
     json_t *root = NULL;
     *found = false;
@@ -492,11 +619,11 @@ static coli_status choose_template(const converter *c, const char **out)
         bool patched = false;
         for (size_t i = 0; found && i < sizeof usual / sizeof usual[0]; i++)
             patched = patched || !strstr(source, usual[i]);
-        if (!found) note(c, "there is no chat template in the checkpoint: 3.6 is taken");
+        if (!found) note(c, "there is no chat template in the source: 3.6 is taken");
         if (patched) {
             char line[160];
             snprintf(line, sizeof line,
-                     "the checkpoint's chat template is not the family's own; "
+                     "the source's chat template is not the family's own; "
                      "its changes are lost, %s is taken",
                      *out);
             note(c, line);
@@ -504,6 +631,15 @@ static coli_status choose_template(const converter *c, const char **out)
     }
     coli__buf_finish(&text);
     return status;
+}
+
+/* What was made of a GGUF's metadata is checked like files that came from elsewhere; OUT.partial will
+ * be gone, so the message names the source. */
+static coli_status check_gguf_files(const converter *c)
+{
+    const coli_status status = c->args->check_files(c->out_dir);
+    return status == COLI_OK ? status
+                             : coli__fail_in(status, "%s: made of its metadata", c->args->src);
 }
 
 static coli_status write_files(converter *c)
@@ -515,6 +651,7 @@ static coli_status write_files(converter *c)
     COLI_TRY(write_bytes(c, CT_CHAT, chat, (uint64_t)n));
     COLI_TRY(write_bytes(c, CT_CONFIG, c->checkpoint.config_text.data,
                          c->checkpoint.config_text.n_bytes));
+    if (c->checkpoint.gguf) return write_gguf_files(c);
     COLI_TRY(copy_if_there(c, CT_GENERATION));
     COLI_TRY(copy_if_there(c, CT_TOKENIZER));
     return copy_if_there(c, CT_TOKENIZER_CONFIG);
@@ -524,7 +661,7 @@ static coli_status write_files(converter *c)
 
 /* What the largest panel, the largest expert and the widest row need. */
 typedef struct needs {
-    uint64_t step_bytes, worker_bytes;
+    uint64_t step_bytes, panel_bytes, worker_bytes;
     uint32_t n_in_max;
 } needs;
 
@@ -546,7 +683,7 @@ static coli_status need_experts(converter *c, const coli__expert_spec *s, const 
                                 needs *n)
 {
     uint64_t block;
-    if (!largest_block(c, s, &block))
+    if (!largest_block(c, s, w, &block))
         return coli__fail(COLI_E_LIMIT, "experts of layer %u: are too large", s->layer);
     if (block > n->step_bytes) n->step_bytes = block;
     if (s->d_model > n->n_in_max) n->n_in_max = s->d_model;
@@ -564,7 +701,8 @@ static coli_status find_needs(converter *c, needs *n)
     for (uint32_t i = 0; i < k->spec.n_expert_layer; i++)
         COLI_TRY(need_experts(c, &k->spec.experts[i], k->experts[i], n));
     const uint64_t row_bytes = ((uint64_t)n->n_in_max + 64) * sizeof(float); // padding, scales
-    n->worker_bytes = 2 * COLI_PANEL * row_bytes;
+    n->panel_bytes = COLI_PANEL * row_bytes;
+    n->worker_bytes = 2 * n->panel_bytes + (k->gguf ? 2 * row_bytes : 0); // back, scales
     return COLI_OK;
 }
 
@@ -589,7 +727,8 @@ static coli_status plan_memory(converter *c)
     const uint32_t n_wanted = c->args->n_thread ? c->args->n_thread : coli__n_processor();
     c->n_worker = n_wanted < n_most ? n_wanted : n_most > 1 ? (uint32_t)n_most : 1;
     c->step_bytes = n.step_bytes;
-    c->panel_bytes = n.worker_bytes / 2;
+    c->panel_bytes = n.panel_bytes;
+    c->n_in_max = n.n_in_max;
     return COLI_OK;
 }
 
@@ -603,6 +742,11 @@ static coli_status take_memory(converter *c)
         c->workers[i].rows = coli__alloc64((size_t)c->panel_bytes);
         c->workers[i].panel = coli__alloc64((size_t)c->panel_bytes);
         if (!c->workers[i].rows || !c->workers[i].panel) return COLI_E_NOMEM;
+        if (!c->checkpoint.gguf) continue;
+        const size_t n_scale = COLI_PANEL * ((size_t)c->n_in_max / 32);
+        c->workers[i].scales = coli__calloc(n_scale + c->n_in_max, sizeof(float));
+        if (!c->workers[i].scales) return COLI_E_NOMEM;
+        c->workers[i].back = c->workers[i].scales + n_scale;
     }
     return COLI_OK;
 }
@@ -612,6 +756,7 @@ static void give_memory_back(converter *c)
     for (uint32_t i = 0; c->workers && i < c->n_worker; i++) {
         coli__free_aligned(c->workers[i].rows);
         coli__free_aligned(c->workers[i].panel);
+        coli__free(c->workers[i].scales);
     }
     coli__free(c->workers);
     coli__free_aligned(c->step);
@@ -622,6 +767,51 @@ static void give_memory_back(converter *c)
 }
 
 /* -- the whole --------------------------------------------------------------------------------- */
+
+static int by_kind(const void *a, const void *b)
+{
+    const tally *x = a, *y = b;
+    if (x->kind->id != y->kind->id) return x->kind->id < y->kind->id ? -1 : 1;
+    char xs[32], ys[32];
+    coli__wfmt_name(x->fmt, xs);
+    coli__wfmt_name(y->fmt, ys);
+    return strcmp(xs, ys);
+}
+
+static void tell_error(const converter *c, const tally *t)
+{
+    char fmt[32], line[160], how[48] = "exactly";
+    coli__wfmt_name(t->fmt, fmt);
+    if (t->error2 > 0) // then there are weights
+        snprintf(how, sizeof how, "error %.2g %%", 100 * sqrt(t->error2 / t->weight2));
+    snprintf(line, sizeof line, "%s to %s: %.4g M weights, %s", t->kind->name, fmt,
+             (double)t->n * 1e-6, how);
+    note(c, line);
+}
+
+/* One line for each kind and what it became.  The error is the root of the mean square, as a part
+ * of that of the weights. */
+static void tell_errors(const converter *c)
+{
+    tally all[MAX_TALLY];
+    uint32_t n_all = 0;
+    for (uint32_t i = 0; i < c->n_worker; i++)
+        for (uint32_t k = 0; k < c->workers[i].n_tally; k++) {
+            const tally *t = &c->workers[i].tallies[k];
+            uint32_t at = 0;
+            while (at < n_all && by_kind(&all[at], t) != 0) at++;
+            if (at == MAX_TALLY) continue;
+            if (at == n_all) {
+                all[n_all++] = *t;
+                continue;
+            }
+            all[at].n += t->n;
+            all[at].error2 += t->error2;
+            all[at].weight2 += t->weight2;
+        }
+    qsort(all, n_all, sizeof *all, by_kind);
+    for (uint32_t i = 0; i < n_all; i++) tell_error(c, &all[i]);
+}
 
 static coli_status write_model(converter *c)
 {
@@ -634,6 +824,7 @@ static coli_status write_model(converter *c)
         status = write_tensor(c, &k->spec.tensors[i], &k->tensors[i]);
     for (uint32_t i = 0; i < k->spec.n_expert_layer && status == COLI_OK; i++)
         status = write_layer(c, &k->spec.experts[i], k->experts[i]);
+    if (status == COLI_OK && k->gguf) tell_errors(c);
     give_memory_back(c); // the table needs some, too
     if (status == COLI_OK) {
         status = coli__ct_writer_close(c->writer, c->files);
@@ -662,6 +853,8 @@ static coli_status write_dir(converter *c)
                           c->out_dir);
     COLI_TRY(created);
     coli_status status = write_files(c);
+    if (status == COLI_OK && c->checkpoint.gguf && c->args->check_files)
+        status = check_gguf_files(c);
     if (status == COLI_OK) status = take_memory(c);
     if (status == COLI_OK) status = write_model(c);
     if (status == COLI_OK) status = check_result(c);
@@ -687,6 +880,17 @@ static coli_status check_args(const coli__convert_args *a)
     return COLI_OK;
 }
 
+/* A directory is a checkpoint, a file is a GGUF. */
+static coli_status open_source(const coli__convert_args *a, coli__checkpoint *out)
+{
+    if (!coli__path_exists(a->src) || coli__path_is_dir(a->src))
+        return coli__checkpoint_open(a->src, a->describe, a->note, a->user, out);
+    *out = (coli__checkpoint){0};
+    if (!a->gguf_family)
+        return coli__fail(COLI_E_UNSUPPORTED, "%s: is a file; expected a directory", a->src);
+    return coli__checkpoint_open_gguf(a->src, a->gguf_family, a->describe, a->note, a->user, out);
+}
+
 coli_status coli__convert(const coli__convert_args *args)
 {
     COLI_TRY(check_args(args));
@@ -698,9 +902,7 @@ coli_status coli__convert(const coli__convert_args *args)
     coli_status status = coli__buf_append(&partial, args->out, n_out);
     if (status == COLI_OK) status = coli__buf_str(&partial, ".partial");
     c.out_dir = partial.data;
-    if (status == COLI_OK)
-        status =
-            coli__checkpoint_open(args->src, args->describe, args->note, args->user, &c.checkpoint);
+    if (status == COLI_OK) status = open_source(args, &c.checkpoint);
     if (status == COLI_OK) status = write_dir(&c);
     give_memory_back(&c);
     coli__checkpoint_finish(&c.checkpoint);

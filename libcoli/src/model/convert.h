@@ -1,4 +1,4 @@
-/* convert.h - turn a Hugging Face checkpoint into a coli container.
+/* convert.h - turn a Hugging Face checkpoint, or a GGUF file, into a coli container.
  *
  * Streams: at any time it holds the lists of tensors and experts, one band of rows (or a few experts)
  * and a panel per thread, at most COLI_CONVERT_MEMORY_BYTES in all, whatever the files say; the
@@ -9,16 +9,24 @@
 #define COLI_MODEL_CONVERT_H
 
 #include "container.h"
+#include "gguf_model.h"
 
 enum { COLI_CONVERT_MEMORY_BYTES = 256 << 20 };
 
 typedef struct coli__convert_args {
-    const char *src; // directory with config.json and *.safetensors
+    const char *src; // directory with config.json and *.safetensors, or a .gguf file
     const char *out; // must not exist
     coli__describe_fn describe;
+    coli__gguf_family_fn gguf_family; // NULL: GGUF files are refused
     coli__wfmt experts, trunk;
+    /* Nobody asked for these formats.  Then what a GGUF holds as whole multiples of a scale per 32
+     * weights is stored in groups of 32, so that it stays what it is, and 8-bit experts as int8. */
+    bool experts_are_default, trunk_is_default;
     const char *chat_template; // "3.6", "3.5" or NULL: look at chat_template.jinja, else 3.6
     uint32_t n_thread;
+    /* Whether the small files in `dir`, which were made of a GGUF's metadata, can be used with the
+     * model; asked before weights are written.  May be NULL. */
+    coli_status (*check_files)(const char *dir);
     /* Both are called by the caller's thread with its own float mode. */
     coli__progress_fn progress;
     void (*note)(void *user, const char *line); // e.g. "skipped 19 mtp tensors"; may be NULL

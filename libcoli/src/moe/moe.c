@@ -604,7 +604,7 @@ typedef struct job {
     uint32_t first_run, n_part; // of `inner` and `outer_part`
     uint32_t first_left;        // of `outer`: the runs before it are in `computed`
     float *h;
-    bool timed;
+    bool timed;     // host_ns is wanted
     double host_ns; // see coli__work
 } job;
 
@@ -999,15 +999,15 @@ static double matrix_bytes(const coli__mat *w)
 }
 
 /* What a routed expert of one row took on the processor, by what `compute` took, which waits for no
- * device; 0: none was there.  `inner` is two of its three matrices, waves go through all; the shared
- * expert counts by its size. */
+ * device; 0: none was there.  `inner` is two of its three matrices, waves go through all; a shared expert
+ * that is computed here counts by its size. */
 static double host_ns(const coli__moe *m, const coli__moe_layer *layer, uint64_t compute_ns)
 {
     const double routed = matrix_bytes(&layer->experts->gate);
     const uint32_t n = m->n_run - 1;
     if (n == 0 || routed == 0) return 0;
-    return (m->store ? 1 : 1.5) * (double)compute_ns /
-           (n + matrix_bytes(&layer->shared_gate) / routed);
+    const double shared = m->shared_device == HOST ? matrix_bytes(&layer->shared_gate) : 0;
+    return (m->store ? 1 : 1.5) * (double)compute_ns / (n + shared / routed);
 }
 
 static coli_status compute_and_join(job *j)
@@ -1017,7 +1017,7 @@ static coli_status compute_and_join(job *j)
         score_guess(j);
         plan_guess(j);
     }
-    const uint64_t begin_ns = j->timed && j->n_tok == 1 ? coli__clock_ns() : 0;
+    const uint64_t begin_ns = j->timed ? coli__clock_ns() : 0;
     COLI_TRY(compute(j, 0, m->n_run - 1, n_block_shared(m)));
     if (begin_ns) j->host_ns = host_ns(m, j->layer, coli__clock_ns() - begin_ns);
     run_outer(j);
@@ -1055,9 +1055,6 @@ coli_status coli__moe_run(coli__moe *m, const coli__moe_layer *layer, coli__pool
                           uint32_t n_tok, uint32_t pos, float *h)
 {
     const uint64_t start_ns = coli__clock_ns();
-    coli__work work = {.ids = m->ids, .n_row = n_tok, .n_used = m->n_used};
-    const bool timed = coli__tier_measures(m->tier);
-    if (timed) work.begin_ns = coli__clock_ns();
     bucket(m, n_tok);
     start_groups(m, layer, n_tok);
     job j = {.m = m,
@@ -1066,7 +1063,7 @@ coli_status coli__moe_run(coli__moe *m, const coli__moe_layer *layer, coli__pool
              .n_tok = n_tok,
              .n_block = (m->d_ff + INNER - 1) / INNER,
              .h = h,
-             .timed = timed};
+             .timed = n_tok == 1 && coli__tier_measures(m->tier)};
     const coli_status status = compute_and_join(&j);
     if (m->store) release_last_wave(&j); // after a failure some of it is released already
     const unsigned bad = atomic_exchange(&m->first_bad, UINT32_MAX);
@@ -1075,8 +1072,12 @@ coli_status coli__moe_run(coli__moe *m, const coli__moe_layer *layer, coli__pool
         return status;
     }
     count_rows(m);
-    if (timed) work.end_ns = coli__clock_ns();
-    work.host_ns = j.host_ns;
+    const coli__work work = {.ids = m->ids,
+                             .n_row = n_tok,
+                             .n_used = m->n_used,
+                             .begin_ns = start_ns,
+                             .end_ns = coli__clock_ns(),
+                             .host_ns = j.host_ns};
     coli__tier_used(m->tier, layer->experts, &work);
     coli__store_used(m->store, layer->experts, m->ids, m->n_pair);
     m->times.moe_ns += coli__clock_ns() - start_ns;

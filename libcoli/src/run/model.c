@@ -146,7 +146,7 @@ static coli_status bring_trunk(const coli_model *m, const coli_model_opts *o)
     return COLI_OK;
 }
 
-/* "RAM: 3.20 GB for experts: 70 of 256 in each layer, 12 of all layers stay; ..." */
+/* "RAM: 3.200 GB for experts: 70 of 256 in each layer, 12 of all layers stay; ..." */
 static void say_what_is_in_memory(const coli_model *m, const coli_model_opts *o)
 {
     if (!o->note || !m->store) return;
@@ -155,11 +155,11 @@ static void say_what_is_in_memory(const coli_model *m, const coli_model_opts *o)
     char pinned[64] = "", why[96] = "asked for";
     if (s.n_pinned > 0) snprintf(pinned, sizeof pinned, ", %u of all layers stay", s.n_pinned);
     if (!o->ram_experts)
-        snprintf(why, sizeof why, "%.2f GB %s", (double)m->ram.budget_bytes * 1e-9,
+        snprintf(why, sizeof why, "%.3f GB %s", (double)m->ram.budget_bytes * 1e-9,
                  o->ram_bytes ? "were allowed" : "can be taken now");
     char line[400];
     snprintf(line, sizeof line,
-             "RAM: %.2f GB for experts: %u of %u in each layer%s; %.2f GB for the trunk and a "
+             "RAM: %.3f GB for experts: %u of %u in each layer%s; %.3f GB for the trunk and a "
              "conversation (%s); the other experts are read when they are used",
              (double)s.slot_bytes * 1e-9, s.n_slot,
              coli__container_experts(m->container, 0)->n_expert, pinned,

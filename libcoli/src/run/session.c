@@ -65,6 +65,8 @@ coli_status coli__session_bytes(const coli_model *m, coli_session_opts *opts, ui
         opts->n_ctx * (uint64_t)sizeof *s->ids +
         m->shape.n_vocab * (uint64_t)(sizeof *s->logits + sizeof *s->seen + sizeof *s->made) +
         coli__sample_scratch_bytes(m->shape.n_vocab);
+    if (opts->route)
+        out->scratch += (uint64_t)m->shape.n_layer * m->shape.n_expert; // where experts are
     return COLI_OK;
 }
 

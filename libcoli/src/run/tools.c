@@ -132,7 +132,7 @@ static coli_status check_companions(const char *dir, const json_t *config)
     return COLI_OK;
 }
 
-static coli_status check_checkpoint(const char *src)
+static coli_status check_files(const char *src)
 {
     char *path;
     json_t *config;
@@ -153,6 +153,10 @@ coli_status coli_convert(const char *src, const char *out, const coli_convert_op
     coli__convert_args args = {.src = src,
                                .out = out,
                                .describe = coli__engine_describe,
+                               .gguf_family = coli__engine_gguf,
+                               .experts_are_default = !o.experts,
+                               .trunk_is_default = !o.trunk,
+                               .check_files = check_files,
                                .chat_template = o.chat_template,
                                .n_thread = o.n_threads,
                                .progress = o.progress,
@@ -160,7 +164,7 @@ coli_status coli_convert(const char *src, const char *out, const coli_convert_op
                                .user = o.user};
     COLI_TRY(coli__wfmt_parse(o.experts ? o.experts : "int4", &args.experts));
     COLI_TRY(coli__wfmt_parse(o.trunk ? o.trunk : "int8", &args.trunk));
-    COLI_TRY(check_checkpoint(src));
+    if (coli__path_is_dir(src)) COLI_TRY(check_files(src)); // before the tensors are looked at
     return coli__convert(&args);
 }
 

@@ -1,0 +1,322 @@
+/* gguf_kinds.c - how the numbers of a GGUF tensor are stored, and what they are worth.
+ *
+ * A kind stores blocks of 32 or 256 numbers.  d and m are f16 unless said otherwise; q is an
+ * unsigned code; a product or difference is one f32 operation, in the order written here, because
+ * that is what makes the result a definition and not an approximation.
+ *
+ *     block of 32
+ *     Q4_0    d, 16 B: low nibbles 0..15, high 16..31     d * (q - 8)
+ *     Q4_1    d, m, 16 B                                  d * q + m
+ *     Q5_0    d, 4 B of fifth bits, 16 B                  d * (q - 16)
+ *     Q5_1    d, m, 4 B, 16 B                             d * q + m
+ *     Q8_0    d, 32 signed bytes                          d * q
+ *     IQ4_NL  d, 16 B                                     d * table[q]
+ *     MXFP4   e (one byte), 16 B                          2^(e-128) * e2m1[q], doubled e2m1
+ *
+ *     block of 256; sub-blocks have small integer scales s (and minima t) of their own
+ *     Q2_K    16 of 16: s, t 4 bits; d, m at the end      (d * s) * q - (m * t)     q 2 bits
+ *     Q3_K    16 of 16: s 6 bits, less 32; d at the end   (d * s) * (q - 4 where its mask bit is 0)
+ *     Q4_K    8 of 32:  s, t 6 bits                       (d * s) * q - (m * t)     q 4 bits
+ *     Q5_K    8 of 32:  s, t 6 bits                       (d * s) * q - (m * t)     q 5 bits
+ *     Q6_K    16 of 16: s signed bytes; d at the end      (d * s) * (q - 32)        q 6 bits
+ *     IQ4_XS  8 of 32:  s 6 bits, less 32                 (d * s) * table[q]        q 4 bits
+ *
+ * Facts: the published definition of the formats.  The test compares with another implementation,
+ * number by number. */
+#include <string.h>
+
+#include "../../include/coli/exact.h"
+#include "gguf.h"
+
+// clang-format off
+static const coli__gguf_kind kinds[] = {
+    {"F32", 0, 1, 4},        {"F16", 1, 1, 2},        {"Q4_0", 2, 32, 18},     {"Q4_1", 3, 32, 20},
+    {"Q5_0", 6, 32, 22},     {"Q5_1", 7, 32, 24},     {"Q8_0", 8, 32, 34},     {"Q8_1", 9, 32, 36},
+    {"Q2_K", 10, 256, 84},   {"Q3_K", 11, 256, 110},  {"Q4_K", 12, 256, 144},  {"Q5_K", 13, 256, 176},
+    {"Q6_K", 14, 256, 210},  {"Q8_K", 15, 256, 292},  {"IQ2_XXS", 16, 256, 66},{"IQ2_XS", 17, 256, 74},
+    {"IQ3_XXS", 18, 256, 98},{"IQ1_S", 19, 256, 50},  {"IQ4_NL", 20, 32, 18},  {"IQ3_S", 21, 256, 110},
+    {"IQ2_S", 22, 256, 82},  {"IQ4_XS", 23, 256, 136},{"I8", 24, 1, 1},        {"I16", 25, 1, 2},
+    {"I32", 26, 1, 4},       {"I64", 27, 1, 8},       {"F64", 28, 1, 8},       {"IQ1_M", 29, 256, 56},
+    {"BF16", 30, 1, 2},      {"TQ1_0", 34, 256, 54},  {"TQ2_0", 35, 256, 66},  {"MXFP4", 39, 32, 17},
+    {"NVFP4", 40, 64, 36},   {"Q1_0", 41, 128, 18},
+};
+// clang-format on
+
+enum {
+    F32 = 0,
+    F16 = 1,
+    Q4_0 = 2,
+    Q4_1 = 3,
+    Q5_0 = 6,
+    Q5_1 = 7,
+    Q8_0 = 8,
+    Q2_K = 10,
+    Q3_K = 11,
+    Q4_K = 12,
+    Q5_K = 13,
+    Q6_K = 14,
+    IQ4_NL = 20,
+    IQ4_XS = 23,
+    BF16 = 30,
+    MXFP4 = 39,
+};
+
+const coli__gguf_kind *coli__gguf_kind_of(uint32_t id)
+{
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++)
+        if (kinds[i].id == id) return &kinds[i];
+    return NULL;
+}
+
+/* -- pieces ------------------------------------------------------------------------------------ */
+
+static const int8_t iq4_table[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
+                                     1,    13,   25,  38,  53,  69,  89,  113};
+static const int8_t e2m1_doubled[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+
+static float f16_at(const uint8_t *p)
+{
+    uint16_t h;
+    memcpy(&h, p, sizeof h);
+    return coli_f16_to_f32(h);
+}
+
+/* 2^(e-128), which for e of 0 and 1 is below the normal numbers. */
+static float half_e8m0(uint8_t e)
+{
+    return coli_from_bits(e < 2 ? UINT32_C(0x00200000) << e : (uint32_t)(e - 1) << 23);
+}
+
+/* Code i of 32: low nibbles first, then high ones. */
+static uint32_t nibble(const uint8_t *q, uint32_t i)
+{
+    return i < 16 ? q[i] & 15u : (uint32_t)q[i - 16] >> 4;
+}
+
+static uint32_t bit(const uint8_t *q, uint32_t i)
+{
+    return (uint32_t)q[i / 8] >> i % 8 & 1u;
+}
+
+/* Scale and minimum j of the eight in the 12 bytes of Q4_K and Q5_K: six bits each; of the last
+ * four, the two upper bits stand above those of the first four. */
+static void scale_min(const uint8_t *p, uint32_t j, float *scale, float *min)
+{
+    uint32_t s, m;
+    if (j < 4) {
+        s = p[j] & 63u;
+        m = p[j + 4] & 63u;
+    } else {
+        s = (p[j + 4] & 15u) | (p[j - 4] >> 6 & 3u) << 4;
+        m = (uint32_t)p[j + 4] >> 4 | (p[j] >> 6 & 3u) << 4;
+    }
+    *scale = (float)s;
+    *min = (float)m;
+}
+
+/* Scale j of the sixteen in the 12 bytes of Q3_K: the low four bits are nibbles of bytes 0 to 7, the
+ * upper two are in bytes 8 to 11. */
+static int32_t q3_scale(const uint8_t *p, uint32_t j)
+{
+    const uint32_t low = j < 8 ? p[j] & 15u : (uint32_t)p[j - 8] >> 4;
+    const uint32_t high = (uint32_t)p[8 + j % 4] >> 2 * (j / 4) & 3u;
+    return (int32_t)(low | high << 4) - 32;
+}
+
+/* Scale j of the eight of IQ4_XS: nibbles, and two bits each of a 16-bit word. */
+static int32_t iq4_scale(const uint8_t *block, uint32_t j)
+{
+    uint16_t high;
+    memcpy(&high, block + 2, sizeof high);
+    const uint32_t low = (uint32_t)block[4 + j / 2] >> 4 * (j % 2) & 15u;
+    return (int32_t)(low | ((uint32_t)high >> 2 * j & 3u) << 4) - 32;
+}
+
+/* -- one block --------------------------------------------------------------------------------- */
+
+static void block_q2_k(const uint8_t *b, float *out)
+{
+    const float d = f16_at(b + 80), m = f16_at(b + 82);
+    for (uint32_t i = 0; i < 256; i++) {
+        const uint32_t in_half = i % 128,
+                       code = b[16 + i / 128 * 32 + i % 32] >> 2 * (in_half / 32);
+        const uint8_t s = b[i / 16];
+        out[i] = d * (float)(s & 15) * (float)(code & 3) - m * (float)(s >> 4);
+    }
+}
+
+static void block_q3_k(const uint8_t *b, float *out)
+{
+    const float d = f16_at(b + 108);
+    for (uint32_t i = 0; i < 256; i++) {
+        const uint32_t in_half = i % 128;
+        const int32_t low = b[32 + i / 128 * 32 + i % 32] >> 2 * (in_half / 32) & 3;
+        const int32_t four = b[i % 32] >> i / 32 & 1 ? 0 : 4;
+        out[i] = d * (float)q3_scale(b + 96, i / 16) * (float)(low - four);
+    }
+}
+
+static void block_q4_k(const uint8_t *b, float *out)
+{
+    const float d = f16_at(b), m = f16_at(b + 2);
+    for (uint32_t j = 0; j < 8; j++) {
+        float s, t;
+        scale_min(b + 4, j, &s, &t);
+        const float step = d * s, low = m * t;
+        for (uint32_t i = 0; i < 32; i++)
+            out[32 * j + i] = step * (float)(b[16 + j / 2 * 32 + i] >> 4 * (j % 2) & 15) - low;
+    }
+}
+
+static void block_q5_k(const uint8_t *b, float *out)
+{
+    const float d = f16_at(b), m = f16_at(b + 2);
+    for (uint32_t j = 0; j < 8; j++) {
+        float s, t;
+        scale_min(b + 4, j, &s, &t);
+        const float step = d * s, low = m * t;
+        for (uint32_t i = 0; i < 32; i++) {
+            const int32_t code = b[48 + j / 2 * 32 + i] >> 4 * (j % 2) & 15;
+            out[32 * j + i] = step * (float)(code | (b[16 + i] >> j & 1) << 4) - low;
+        }
+    }
+}
+
+static void block_q6_k(const uint8_t *b, float *out)
+{
+    const float d = f16_at(b + 208);
+    for (uint32_t i = 0; i < 256; i++) {
+        const uint32_t half = i / 128, quarter = i % 128 / 32, at = i % 32;
+        const int32_t low = b[half * 64 + quarter % 2 * 32 + at] >> 4 * (quarter / 2) & 15;
+        const int32_t high = b[128 + half * 32 + at] >> 2 * quarter & 3;
+        out[i] = d * (float)(int8_t)b[192 + i / 16] * (float)((low | high << 4) - 32);
+    }
+}
+
+static void block_iq4_xs(const uint8_t *b, float *out)
+{
+    const float d = f16_at(b);
+    for (uint32_t j = 0; j < 8; j++) {
+        const float step = d * (float)iq4_scale(b, j);
+        for (uint32_t i = 0; i < 32; i++)
+            out[32 * j + i] = step * (float)iq4_table[nibble(b + 8 + 16 * j, i)];
+    }
+}
+
+static void block_32(uint32_t kind, const uint8_t *b, float *out)
+{
+    const float d = kind == MXFP4 ? half_e8m0(b[0]) : f16_at(b);
+    const float m = kind == Q4_1 || kind == Q5_1 ? f16_at(b + 2) : 0.0f;
+    for (uint32_t i = 0; i < 32; i++) switch (kind) {
+        case Q4_0:
+            out[i] = d * (float)((int32_t)nibble(b + 2, i) - 8);
+            break;
+        case Q4_1:
+            out[i] = d * (float)nibble(b + 4, i) + m;
+            break;
+        case Q5_0:
+            out[i] = d * (float)((int32_t)(nibble(b + 6, i) | bit(b + 2, i) << 4) - 16);
+            break;
+        case Q5_1:
+            out[i] = d * (float)(nibble(b + 8, i) | bit(b + 4, i) << 4) + m;
+            break;
+        case Q8_0:
+            out[i] = d * (float)(int8_t)b[2 + i];
+            break;
+        case IQ4_NL:
+            out[i] = d * (float)iq4_table[nibble(b + 2, i)];
+            break;
+        default: // MXFP4
+            out[i] = d * (float)e2m1_doubled[nibble(b + 1, i)];
+            break;
+        }
+}
+
+static void block(uint32_t kind, const uint8_t *b, float *out)
+{
+    uint16_t h;
+    switch (kind) {
+    case F32:
+        memcpy(out, b, sizeof *out);
+        return;
+    case F16:
+        *out = f16_at(b);
+        return;
+    case BF16:
+        memcpy(&h, b, sizeof h);
+        *out = coli_bf16_to_f32(h);
+        return;
+    case Q2_K:
+        block_q2_k(b, out);
+        return;
+    case Q3_K:
+        block_q3_k(b, out);
+        return;
+    case Q4_K:
+        block_q4_k(b, out);
+        return;
+    case Q5_K:
+        block_q5_k(b, out);
+        return;
+    case Q6_K:
+        block_q6_k(b, out);
+        return;
+    case IQ4_XS:
+        block_iq4_xs(b, out);
+        return;
+    default:
+        block_32(kind, b, out);
+        return;
+    }
+}
+
+/* -- runs of blocks ---------------------------------------------------------------------------- */
+
+bool coli__gguf_is_readable(const coli__gguf_kind *kind)
+{
+    static const uint8_t ids[] = {F32,  F16,  BF16, Q4_0, Q4_1, Q5_0,   Q5_1,   Q8_0,
+                                  Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS, MXFP4};
+    return memchr(ids, (int)kind->id, sizeof ids) != NULL;
+}
+
+bool coli__gguf_has_grid(const coli__gguf_kind *kind)
+{
+    return kind->id == Q4_0 || kind->id == Q5_0 || kind->id == Q8_0 || kind->id == IQ4_NL ||
+           kind->id == IQ4_XS || kind->id == MXFP4;
+}
+
+coli_status coli__gguf_to_f32(const coli__gguf_tensor *t, uint64_t first, uint64_t n, float *out)
+{
+    const coli__gguf_kind *k = t->kind;
+    uint64_t end;
+    if (!coli__add(first, n, &end) || end > t->n_elem || first % k->n_elem || n % k->n_elem)
+        return coli__fail(COLI_E_INVALID, "tensor %s: %llu elements from %llu, it has %llu",
+                          t->name, (unsigned long long)n, (unsigned long long)first,
+                          (unsigned long long)t->n_elem);
+    if (!coli__gguf_is_readable(k))
+        return coli__fail(COLI_E_UNSUPPORTED, "%s: tensor %s: numbers of kind %s are not supported",
+                          t->file, t->name, k->name);
+    const uint8_t *b = t->data + first / k->n_elem * k->n_bytes;
+    if (k->id == F32 && n > 0)
+        memcpy(out, b, n * sizeof *out);
+    else
+        for (uint64_t i = 0; i < n; i += k->n_elem, b += k->n_bytes) block(k->id, b, out + i);
+    return COLI_OK;
+}
+
+void coli__gguf_scales(const coli__gguf_tensor *t, uint64_t first, uint64_t n, float *out)
+{
+    const coli__gguf_kind *k = t->kind;
+    const uint8_t *b = t->data + first / k->n_elem * k->n_bytes;
+    for (uint64_t i = 0; i < n; i += k->n_elem, b += k->n_bytes) {
+        if (k->id != IQ4_XS) {
+            const float d = k->id == MXFP4 ? half_e8m0(b[0]) : f16_at(b);
+            *out++ = d < 0 ? -d : d;
+            continue;
+        }
+        for (uint32_t j = 0; j < 8; j++) {
+            const float step = f16_at(b) * (float)iq4_scale(b, j);
+            *out++ = step < 0 ? -step : step;
+        }
+    }
+}

@@ -1,0 +1,418 @@
+/* gguf_model_test.c - GGUF files of the family, written by another implementation, become containers
+ * that hold what the files hold: every weight under its own name, in its own order, to the bit.
+ * Fixtures: tests/fixtures/gguf/README.md. */
+#include "small_tokenizer.h"
+#include "world.h"
+
+#include "engines/engine.h"
+#include "libcoli/src/model/checkpoint.h"
+#include "libcoli/src/model/container.h"
+#include "libcoli/src/model/json.h"
+
+#define FIXTURES TEST_FIXTURES "/gguf"
+
+static const char *const files[] = {"tiny-00001-of-00003.gguf", "tiny-mix.gguf", "k.gguf"};
+enum { N_FILE = 3 };
+
+/* The named file as a container in these formats, opened. */
+static coli__container *convert(const char *file, const char *experts, const char *trunk)
+{
+    char path[512];
+    snprintf(path, sizeof path, FIXTURES "/%s", file);
+    char *dir = world_container(path, file, experts, trunk);
+    coli__container *c;
+    T_OK(coli__container_open(dir, &c));
+    free(dir);
+    return c;
+}
+
+/* -- against the numbers of the package -------------------------------------------------------- */
+
+static uint64_t hash(uint64_t h, const coli__mat *m) // FNV-1a of the f32 bytes
+{
+    float *row = malloc(m->n_in * sizeof *row);
+    for (uint32_t r = 0; r < m->n_out; r++) {
+        coli__mat_row(m, r, row);
+        const uint8_t *bytes = (const uint8_t *)row;
+        for (size_t i = 0; i < m->n_in * sizeof *row; i++)
+            h = (h ^ bytes[i]) * UINT64_C(0x100000001B3);
+    }
+    free(row);
+    return h;
+}
+
+static uint64_t hash_experts(const coli__ct_experts *x, bool gate, bool up, bool down)
+{
+    uint64_t h = UINT64_C(0xCBF29CE484222325);
+    for (uint32_t e = 0; e < x->n_expert; e++) {
+        coli__mat m[3];
+        coli__ct_expert(x, e, &m[0], &m[1], &m[2]);
+        if (gate) h = hash(h, &m[0]);
+        if (up) h = hash(h, &m[1]);
+        if (down) h = hash(h, &m[2]);
+    }
+    return h;
+}
+
+static uint64_t hash_named(const coli__container *c, const char *name)
+{
+    uint32_t layer;
+    int n = 0;
+    if (sscanf(name, "layers.%u.mlp.experts.%n", &layer, &n) == 1 && n > 0) {
+        const coli__ct_experts *x = coli__container_experts(c, layer);
+        const char *part = name + n;
+        return hash_experts(x, strncmp(part, "gate", 4) == 0, strstr(part, "up") != NULL,
+                            strcmp(part, "down_proj") == 0);
+    }
+    for (uint32_t i = 0; i < coli__container_n_tensor(c); i++) {
+        const coli__ct_tensor *t = coli__container_tensor(c, i);
+        if (strcmp(t->name, name) == 0) return hash(UINT64_C(0xCBF29CE484222325), &t->mat);
+    }
+    print_error("the container lacks %s\n", name);
+    return 0;
+}
+
+T_TEST(every_weight_is_the_package_s)
+{
+    T_BEGIN;
+    json_t *all;
+    T_OK(coli__json_read(FIXTURES "/digests.json", 1 << 20, 8, &all));
+    T_EQ(json_object_size(all), N_FILE);
+    for (int i = 0; i < N_FILE; i++) {
+        coli__container *c = convert(files[i], "f32", "f32");
+        const char *name;
+        json_t *digest, *own = json_object_get(all, files[i]);
+        T_GE(json_object_size(own), 30);
+        json_object_foreach(own, name, digest)
+        {
+            const uint64_t expected = strtoull(json_string_value(digest), NULL, 16);
+            if (hash_named(c, name) != expected) {
+                print_error("%s: %s differs\n", files[i], name);
+                fail();
+            }
+        }
+        coli__container_close(c);
+    }
+    json_decref(all);
+}
+
+/* -- against the checkpoint -------------------------------------------------------------------- */
+
+static bool first_four_layers(void *ctx, coli__st_out *tensor)
+{
+    (void)ctx;
+    uint32_t layer;
+    return sscanf(tensor->name, "model.layers.%u.", &layer) != 1 || layer < 4;
+}
+
+static const char *checkpoint(void)
+{
+    static char dir[128];
+    if (*dir) return dir;
+    snprintf(dir, sizeof dir, "%s/four", world_scratch());
+    world_checkpoint(TEST_FIXTURES "/qwen36-tiny-a", dir,
+                     "s/\"num_hidden_layers\": 8/\"num_hidden_layers\": 4/; "
+                     "s/\"layer_types\"/\"all_layer_types\"/",
+                     first_four_layers, NULL);
+    return dir;
+}
+
+static void same_values(const coli__mat *a, const coli__mat *b, const char *name)
+{
+    T_EQ(a->n_out, b->n_out);
+    T_EQ(a->n_in, b->n_in);
+    float *x = malloc(2 * a->n_in * sizeof *x), *y = x + a->n_in;
+    for (uint32_t r = 0; r < a->n_out; r++) {
+        coli__mat_row(a, r, x);
+        coli__mat_row(b, r, y);
+        if (!strstr(name, "A_log")) {
+            T_MEM(x, y, a->n_in * sizeof *x);
+            continue;
+        }
+        // exp and log round once each: half a unit of e^A, relative, and half a unit of A
+        for (uint32_t i = 0; i < a->n_in; i++)
+            T_FLE(fabs((double)x[i] - (double)y[i]), 0x1p-23 * fmax(1, fabs((double)x[i])));
+    }
+    free(x);
+}
+
+static void same_container(const coli__container *a, const coli__container *b)
+{
+    T_EQ(coli__container_n_tensor(a), coli__container_n_tensor(b));
+    for (uint32_t i = 0; i < coli__container_n_tensor(a); i++) {
+        const coli__ct_tensor *x = coli__container_tensor(a, i), *y;
+        T_OK(coli__container_find(b, x->name, x->mat.n_out, x->mat.n_in, &y));
+        same_values(&x->mat, &y->mat, x->name);
+    }
+    T_EQ(coli__container_n_expert_layer(a), coli__container_n_expert_layer(b));
+    for (uint32_t i = 0; i < coli__container_n_expert_layer(a); i++) {
+        const coli__ct_experts *x = coli__container_experts(a, i),
+                               *y = coli__container_experts(b, i);
+        for (uint32_t e = 0; e < x->n_expert; e++) {
+            coli__mat m[3], n[3];
+            coli__ct_expert(x, e, &m[0], &m[1], &m[2]);
+            coli__ct_expert(y, e, &n[0], &n[1], &n[2]);
+            for (int k = 0; k < 3; k++) same_values(&m[k], &n[k], "expert");
+        }
+    }
+}
+
+enum { N_TOK = 40, N_VOCAB = 320 };
+
+static void logits(const char *dir, float *out) // of every position
+{
+    coli_model *m = world_open(dir, 2, NULL);
+    coli_session *s = world_session(m, 64, 0);
+    for (int32_t i = 0; i < N_TOK; i++) {
+        const int32_t id = (i * 37 + 11) % N_VOCAB;
+        T_OK(coli_session_feed(s, &id, 1));
+        memcpy(out + i * N_VOCAB, coli_session_logits(s), N_VOCAB * sizeof *out);
+    }
+    coli_session_destroy(s);
+    coli_model_close(m);
+}
+
+/* BF16 and F32 lose nothing: the same container, but for the decay, and the same logits. */
+T_TEST(a_file_and_its_checkpoint_are_one_model)
+{
+    T_BEGIN;
+    static const char *const formats[][2] = {{"f32", "f32"}, {"int4", "int8"}};
+    static float a[N_TOK * N_VOCAB], b[N_TOK * N_VOCAB];
+    for (int i = 0; i < 2; i++) {
+        char *dir = world_container(checkpoint(), "four", formats[i][0], formats[i][1]);
+        coli__container *theirs = convert(files[0], formats[i][0], formats[i][1]), *ours;
+        T_OK(coli__container_open(dir, &ours));
+        same_container(ours, theirs);
+        logits(dir, a);
+        logits(coli__container_dir(theirs), b);
+        double worst = 0, largest = 0;
+        for (int k = 0; k < N_TOK * N_VOCAB; k++) {
+            worst = fmax(worst, fabs((double)a[k] - (double)b[k]));
+            largest = fmax(largest, fabs((double)a[k]));
+        }
+        print_message("%s: logits differ by %.2g of %.2g\n", formats[i][0], worst, largest);
+        // f32: rounding alone, as between two orders of a sum; int8 activations turn a last bit of
+        // the decay into a step of 1/127 of a group's largest number, here and there
+        T_FLE(worst, (i == 0 ? 1e-5 : 1e-2) * largest);
+        coli__container_close(ours);
+        coli__container_close(theirs);
+        free(dir);
+    }
+}
+
+/* -- grids ------------------------------------------------------------------------------------- */
+
+/* Rows of the packed matrix against the file's.  A group must be exact when every code is in range:
+ * for int4 that is -8 to 7, once the scale is made positive. */
+static uint64_t check_grid(const coli__mat *m, const coli__weight *w)
+{
+    uint64_t n_off = 0;
+    float *got = malloc(3 * m->n_in * sizeof *got), *want = got + m->n_in, *scale = want + m->n_in;
+    for (uint32_t r = 0; r < m->n_out; r++) {
+        coli__mat_row(m, r, got);
+        T_OK(coli__weight_rows(w, r, 1, want));
+        coli__weight_scales(w, r, 1, scale);
+        for (uint32_t g = 0; g < m->n_in; g += 32) {
+            bool fits = true, equal = true;
+            for (uint32_t i = g; i < g + 32; i++) {
+                const float code = scale[g / 32] > 0 ? want[i] / scale[g / 32] : 0;
+                fits = fits && code >= (m->fmt.type == COLI_W_I4 ? -8 : -127) &&
+                       code <= (m->fmt.type == COLI_W_I4 ? 7 : 127);
+                equal = equal && got[i] == want[i];
+            }
+            T_TRUE(equal || !fits);
+            n_off += !equal;
+        }
+    }
+    free(got);
+    return n_off;
+}
+
+static uint64_t check_grids(const char *file, const char *experts, uint32_t *n_matrix)
+{
+    char path[512];
+    snprintf(path, sizeof path, FIXTURES "/%s", file);
+    coli__checkpoint k;
+    T_OK(
+        coli__checkpoint_open_gguf(path, coli__engine_gguf, coli__engine_describe, NULL, NULL, &k));
+    coli__container *c = convert(file, experts, "int8-g32-f16");
+    uint64_t n_off = 0;
+    *n_matrix = 0;
+    for (uint32_t i = 0; i < k.spec.n_tensor; i++) {
+        const coli__tensor_spec *s = &k.spec.tensors[i];
+        const coli__ct_tensor *t;
+        if (!coli__weight_has_grid(&k.tensors[i])) continue;
+        T_OK(coli__container_find(c, s->name, s->n_out, s->n_in, &t));
+        n_off += check_grid(&t->mat, &k.tensors[i]);
+        ++*n_matrix;
+    }
+    for (uint32_t i = 0; i < k.spec.n_expert_layer; i++)
+        for (uint32_t e = 0; e < k.spec.experts[i].n_expert; e++) {
+            coli__mat m[3];
+            coli__ct_expert(coli__container_experts(c, i), e, &m[0], &m[1], &m[2]);
+            for (int p = 0; p < 3; p++) {
+                const coli__weight *w = &k.experts[i][3 * e + (uint32_t)p];
+                if (!coli__weight_has_grid(w)) continue;
+                n_off += check_grid(&m[p], w);
+                ++*n_matrix;
+            }
+        }
+    coli__container_close(c);
+    coli__checkpoint_finish(&k);
+    return n_off;
+}
+
+T_TEST(grids_are_kept)
+{
+    T_BEGIN;
+    uint32_t n;
+    T_EQ(check_grids("tiny-mix.gguf", "int8-g32-f16", &n), 0); // Q8_0 and Q4_0, all of it
+    T_GE(n, 4 * 16 * 2 + 10);
+    const uint64_t n_off = check_grids("tiny-mix.gguf", "int4-g32-f16", &n);
+    T_GE(n_off, 1); // Q4_0 has a code that int4 lacks
+    T_LE(n_off, 4 * 16 * 2 * 48 * 2 * 3 / 5);
+    check_grids("k.gguf", "int4-g32-f32", &n); // negative scales, and codes at their ends
+    T_GE(n, 10);
+}
+
+/* -- what a user is told, and gets ------------------------------------------------------------- */
+
+static void collect(void *user, const char *line)
+{
+    T_OK(coli__buf_printf(user, "%s\n", line));
+}
+
+T_TEST(the_kinds_are_accounted_for)
+{
+    T_BEGIN;
+    coli__buf lines = {0};
+    char out[128];
+    snprintf(out, sizeof out, "%s/default", world_scratch());
+    const coli_convert_opts opts = {.struct_size = sizeof opts, .note = collect, .user = &lines};
+    T_OK(coli_convert(FIXTURES "/tiny-mix.gguf", out, &opts));
+    static const char *const expected[] = {
+        "F32 to f32: 0.007596 M weights, exactly\n",
+        "Q8_0 to int8-g32-f16: 0.1618 M weights, exactly\n",
+        "Q4_0 to int4-g32-f16: 0.3932 M weights, error 3.",
+        "F16 to int4-g64-f16: 0.1966 M weights, error 9.",
+    };
+    for (size_t i = 0; i < sizeof expected / sizeof expected[0]; i++)
+        if (!strstr(lines.data, expected[i])) {
+            print_error("%s is not in\n%s", expected[i], lines.data);
+            fail();
+        }
+    coli__buf_finish(&lines);
+    T_OK(coli_verify(out, NULL, NULL));
+}
+
+/* The tokenizer is the one that the tests know, spelled by another hand. */
+T_TEST(the_tokenizer_is_rebuilt)
+{
+    T_BEGIN;
+    static const char text[] = "hello <think>! hello<|end|>Na\xC3\xAFve nd 42 'LL\n\n  <think>x";
+    coli__buf small = {0};
+    json_t *root;
+    coli__tok *ours, *theirs;
+    char *dir = world_container(FIXTURES "/tiny-mix.gguf", "tiny-mix.gguf", "f32", "f32");
+    T_OK(small_tokenizer_text(&small));
+    T_OK(coli__json_parse("small", small.data, small.n_bytes, 32, &root));
+    T_OK(coli__tok_from_json("small", root, NULL, NULL, &ours));
+    char path[256];
+    snprintf(path, sizeof path, "%s/tokenizer.json", dir);
+    T_OK(coli__tok_open(path, NULL, &theirs));
+    T_EQ(coli__tok_n_id(theirs), coli__tok_n_id(ours));
+    int32_t *a, *b;
+    size_t n_a, n_b;
+    T_OK(coli__tok_encode(ours, text, strlen(text), NULL, 0, &a, &n_a));
+    T_OK(coli__tok_encode(theirs, text, strlen(text), NULL, 0, &b, &n_b));
+    T_EQ(n_a, n_b);
+    T_MEM(a, b, n_a * sizeof *a);
+    T_TRUE(coli__tok_is_special(theirs, 261) && !coli__tok_is_special(theirs, 263));
+    coli__free(a);
+    coli__free(b);
+    coli__tok_close(ours);
+    coli__tok_close(theirs);
+    coli__buf_finish(&small);
+
+    json_t *generation;
+    snprintf(path, sizeof path, "%s/generation_config.json", dir);
+    T_OK(coli__json_read(path, 1 << 20, 8, &generation));
+    T_EQ(json_integer_value(json_array_get(json_object_get(generation, "eos_token_id"), 0)), 261);
+    json_decref(generation);
+    json_decref(root);
+    free(dir);
+}
+
+/* -- wrong files ------------------------------------------------------------------------------- */
+
+/* A copy of tiny-mix.gguf in which the first occurrence of `from` is replaced by as many bytes. */
+static const char *altered(const char *from, const char *to)
+{
+    static char path[128];
+    coli__buf all;
+    T_EQ(strlen(from), strlen(to));
+    T_OK(coli__file_read(FIXTURES "/tiny-mix.gguf", 1 << 24, &all));
+    bool found = false;
+    for (size_t i = 0; i + strlen(from) < all.n_bytes && !found; i++)
+        if ((found = memcmp(all.data + i, from, strlen(from)) == 0))
+            memcpy(all.data + i, to, strlen(to));
+    T_TRUE(found);
+    snprintf(path, sizeof path, "%s/altered.gguf", world_scratch());
+    T_OK(coli__file_replace(path, all.data, all.n_bytes));
+    coli__buf_finish(&all);
+    return path;
+}
+
+static void refused(const char *from, const char *to, coli_status status, const char *what)
+{
+    char out[128];
+    snprintf(out, sizeof out, "%s/refused", world_scratch());
+    T_FAILS(coli_convert(altered(from, to), out, NULL), status, what);
+    T_TRUE(!coli__path_exists(out));
+    snprintf(out, sizeof out, "%s/refused.partial", world_scratch());
+    T_TRUE(!coli__path_exists(out));
+}
+
+T_TEST(what_is_wrong_is_named)
+{
+    T_BEGIN;
+    refused("qwen35moe", "qwen99moe", COLI_E_UNSUPPORTED, "\"qwen99moe\"");
+    refused("blk.1.ssm_a", "blk.1.ssm_x", COLI_E_FORMAT, "tensor blk.1.ssm_a: is missing");
+    refused("blk.0.ffn_up_exps", "blk.0.ffn_xx_exps", COLI_E_FORMAT,
+            "tensor blk.0.ffn_up_exps.weight: is missing");
+    refused("expert_used_count", "expert_lost_count", COLI_E_FORMAT,
+            "qwen35moe.expert_used_count: is missing");
+    refused("rope.freq_base", "rope.freq_case", COLI_E_FORMAT, "rope.freq_base: is missing");
+}
+
+T_TEST(memory_may_run_out)
+{
+    T_BEGIN;
+    char path[512];
+    snprintf(path, sizeof path, FIXTURES "/%s", files[0]);
+    coli_status status = COLI_E_NOMEM;
+    for (uint64_t nth = 1; status != COLI_OK; nth++) {
+        coli__checkpoint k;
+        coli__alloc_fail_at(nth);
+        status = coli__checkpoint_open_gguf(path, coli__engine_gguf, coli__engine_describe, NULL,
+                                            NULL, &k);
+        coli__alloc_fail_at(0);
+        T_TRUE(status == COLI_OK || status == COLI_E_NOMEM);
+        T_LE(nth, 1000);
+        if (status == COLI_OK) coli__checkpoint_finish(&k);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_weight_is_the_package_s),
+        cmocka_unit_test(a_file_and_its_checkpoint_are_one_model),
+        cmocka_unit_test(grids_are_kept),
+        cmocka_unit_test(the_kinds_are_accounted_for),
+        cmocka_unit_test(the_tokenizer_is_rebuilt),
+        cmocka_unit_test(what_is_wrong_is_named),
+        cmocka_unit_test(memory_may_run_out),
+    };
+    return cmocka_run_group_tests(tests, NULL, world_teardown);
+}
