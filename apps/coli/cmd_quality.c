@@ -118,12 +118,7 @@ static coli_status open_session(quality_side *side)
     coli_tasks_info info = {.struct_size = sizeof info};
     const coli_status status = coli_tasks_get_info(side->tasks, &info);
     if (status != COLI_OK) return status;
-    const coli_route_opts *route = &side->engine.route;
-    const coli_session_opts opts = {.struct_size = sizeof opts,
-                                    .n_ctx = info.n_ctx,
-                                    .n_chunk = side->settings.chunk,
-                                    .route = route->cache_route || route->agree ? route : NULL};
-    return coli_session_create(side->engine.model, &opts, &side->engine.session);
+    return app_open_session(&side->settings, info.n_ctx, &side->engine);
 }
 
 static coli_status score(quality_side *side, const coli_scores *base, bool keep_rows)

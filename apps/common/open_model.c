@@ -247,6 +247,17 @@ coli_kv app_kv(const app_settings *s)
     return s->kv && strcmp(s->kv, "f32") == 0 ? COLI_KV_F32 : COLI_KV_F16;
 }
 
+coli_status app_open_session(const app_settings *s, uint32_t n_ctx, app_engine *engine)
+{
+    const bool routes = app_route_opts(s, &engine->route);
+    const coli_session_opts opts = {.struct_size = sizeof opts,
+                                    .n_ctx = n_ctx,
+                                    .n_chunk = s->chunk,
+                                    .kv = app_kv(s),
+                                    .route = routes ? &engine->route : NULL};
+    return coli_session_create(engine->model, &opts, &engine->session);
+}
+
 int app_open(const app_settings *s, uint32_t what, app_engine *out)
 {
     *out = (app_engine){0};
@@ -259,15 +270,9 @@ int app_open(const app_settings *s, uint32_t what, app_engine *out)
         app_close(out);
         return APP_BAD;
     }
-    const bool routes = app_route_opts(s, &out->route);
-    const coli_session_opts session_opts = {.struct_size = sizeof session_opts,
-                                            .n_ctx = s->ctx,
-                                            .n_chunk = s->chunk,
-                                            .kv = app_kv(s),
-                                            .route = routes ? &out->route : NULL};
+    app_route_opts(s, &out->route);
     if (what & APP_OPEN_TELL) app_route_tell(s, &out->route);
-    if (what & APP_OPEN_SESSION)
-        status = coli_session_create(out->model, &session_opts, &out->session);
+    if (what & APP_OPEN_SESSION) status = app_open_session(s, s->ctx, out);
     if (status == COLI_OK) return APP_OK;
     const int failed = app_fail(status);
     app_close(out);

@@ -36,6 +36,8 @@ int app_fail_opening(const app_settings *s, coli_status status, const char *dir)
 
 /* Open that model.  what: bits of the above.  An exit code; close whatever it was. */
 int app_open(const app_settings *s, uint32_t what, app_engine *out);
+/* The session as the settings want it, for who opened without one: n_ctx of its own. */
+coli_status app_open_session(const app_settings *s, uint32_t n_ctx, app_engine *engine);
 void app_close(app_engine *engine);
 
 /* On stderr, with devices: how many of the experts' rows they computed, and what was exchanged. */

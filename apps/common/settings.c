@@ -27,7 +27,7 @@ const app_option app_options[APP_N_OPTION] = {
     [APP_OPT_CHUNK] = {"chunk", "N", APP_U32, FIELD(chunk), 0, 4096, NULL, "0, the library's choice",
         DEVICES,
         "most prompt tokens computed together; the answer is the same with any"},
-    [APP_OPT_KV] = {"kv", "FORMAT", APP_CHOICE, FIELD(kv), 0, 0, "f16|f32", "f16", OPEN | APP_BENCH,
+    [APP_OPT_KV] = {"kv", "FORMAT", APP_CHOICE, FIELD(kv), 0, 0, "f16|f32", "f16", DEVICES,
         "how the keys and values of attention are kept: f16 takes half the memory, f32 rounds nothing"},
 
     [APP_OPT_BACKEND] = {"backend", "NAME|PATH", APP_TEXT, FIELD(backend), 0, 0, NULL, "a GPU, if one works", DEVICES,

@@ -55,8 +55,11 @@ T_TEST(each_entry_fails)
         T_STR(shim.spoilt, cases[i].entry);
         T_EQ(s.n_call_failed, 1);
         T_EQ(s.n_device_lost, 0);
-        T_EQ(s.n_row_again > 0, strncmp(cases[i].entry, "group", 5) == 0);
-        T_EQ(s.n_matmul_again > 0, strncmp(cases[i].entry, "matmul", 6) == 0);
+        // a group may be that of a shared expert, whose products are counted
+        const bool group = strncmp(cases[i].entry, "group", 5) == 0;
+        const bool product = strncmp(cases[i].entry, "matmul", 6) == 0;
+        T_EQ(s.n_row_again + s.n_matmul_again > 0, group || product);
+        if (product) T_TRUE(s.n_row_again == 0 && s.n_matmul_again > 0);
         T_EQ(s.n_overwrite_fallback > 0, cases[i].entry[0] == 't' || cases[i].entry[0] == 'f');
     }
 }

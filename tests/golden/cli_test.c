@@ -86,7 +86,7 @@ static const usage_case usage_cases[] = {
      NULL,
      2,
      "coli: /nonexistent: No such file or directory\n"},
-    {"coli", {"convert", MODEL "/model.coli", "/nonexistent-out"}, NULL, 2, "Not a directory"},
+    {"coli", {"convert", MODEL "/model.coli", "/nonexistent-out"}, NULL, 2, "is no GGUF file"},
     {"coli", {"convert", "", "x"}, NULL, 2, "the path SRC is empty"},
     {"coli", {"convert", TINY, ""}, NULL, 2, "the path OUT is empty"},
     {"coli",

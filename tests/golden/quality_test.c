@@ -15,6 +15,7 @@ typedef struct run {
 } run;
 
 static coli_route_opts *route; // of the sessions that are made; NULL: plain
+static coli_kv kv;             // of the sessions that are made
 
 static run score(coli_model *m, const char *path, uint32_t every, uint32_t n_chunk,
                  const coli_scores *base, bool keep_rows)
@@ -27,6 +28,7 @@ static run score(coli_model *m, const char *path, uint32_t every, uint32_t n_chu
     const coli_session_opts session_opts = {.struct_size = sizeof session_opts,
                                             .n_ctx = info.n_ctx,
                                             .n_chunk = n_chunk,
+                                            .kv = kv,
                                             .route = route};
     coli_session *s;
     T_OK(coli_session_create(m, &session_opts, &s));
@@ -314,7 +316,9 @@ T_TEST(f32_scores_what_it_should)
     char *dir = world_container(checkpoint, "hummingbird", "f32", "f32");
     coli_model *f32 = world_open(dir, 2, NULL), *m = shipped(2, NULL);
     free(dir);
+    kv = COLI_KV_F32;
     run base = score(f32, TASKS, 1, 0, NULL, true);
+    kv = COLI_KV_F16;
     T_EQ(mean_of(&base, COLI_MEASURE_NLL, NULL).n_unit, 15130);
     check_scores(&base, "ppl_nll", COLI_MEASURE_NLL);
     check_scores(&base, "choice", COLI_MEASURE_CHOICE);
@@ -386,6 +390,7 @@ T_TEST(routing_costs_what_it_should)
     T_OK(coli_heat_open(TASKS "/heat.bin", &heat));
     T_OK(coli_heat_get_info(heat, &info));
     T_TRUE(info.n_layer == N_LAYER && info.n_expert == N_EXPERT);
+    kv = COLI_KV_F32;
     run base = score(f32, TASKS "/ppl.jsonl", 4, 0, NULL, true);
     T_FLE(fabs(mean_of(&base, COLI_MEASURE_NLL, NULL).value - .35522), 2e-5);
     uint8_t levels[N_LAYER * N_EXPERT];
@@ -424,6 +429,7 @@ T_TEST(routing_costs_what_it_should)
         end(&r);
     }
     route = NULL;
+    kv = COLI_KV_F16;
     coli_heat_close(heat);
     end(&base);
     coli_model_close(f32);

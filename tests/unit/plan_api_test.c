@@ -87,6 +87,12 @@ T_TEST(little_memory)
         T_EQ(p.token_disk_bytes + p.token_ram_bytes, all.token_ram_bytes);
         T_TRUE(cap == 0 || p.token_ram_bytes >= before);
         before = p.token_ram_bytes;
+        // what is said to be needed is enough, and a byte less is not
+        T_EQ(p.needed_bytes, all.needed_bytes);
+        const coli_model_opts just = without_devices(p.needed_bytes),
+                              less = without_devices(p.needed_bytes - 1);
+        T_EQ(planned(&just, NULL).fit, COLI_FIT_ALL);
+        T_EQ(planned(&less, NULL).fit, COLI_FIT_READS);
         if (p.fit == COLI_FIT_ALL) {
             T_EQ(p.n_ctx_all, 0);
             continue;
