@@ -14,7 +14,9 @@
 
 struct coli__container;
 struct coli__tier;
+struct coli__router;
 struct coli__store;
+struct coli__trunk;
 
 /* What forward reports besides logits; every pointer may be NULL. */
 typedef struct coli__probe {
@@ -24,17 +26,32 @@ typedef struct coli__probe {
     uint32_t n_ranked;
     int32_t *ranked; // (n_layer, n_tok, n_ranked) the router's best, with mass or not at all
     float *mass;     // (n_layer, n_tok, n_ranked) their shares of the softmax over all experts
-    float *mixer;        // (n_layer, n_tok, d_model) residual stream after attention or DeltaNet
-    float *moe;          // (n_layer, n_tok, d_model) residual stream after the MoE
+    float *mixer;    // (n_layer, n_tok, d_model) residual stream after attention or DeltaNet
+    float *moe;      // (n_layer, n_tok, d_model) residual stream after the MoE
 } coli__probe;
 
+/* Time on the thread that feeds. */
+typedef struct coli__elapsed {
+    uint64_t moe_ns;  // in MoE layers, but for their routers
+    uint64_t wait_ns; // of that, waiting for devices
+} coli__elapsed;
+
 typedef struct coli__forward_args {
-    const int32_t *ids; // (n_tok) checked against the vocabulary by the caller
-    uint32_t n_tok;     // 1 .. the state's max_chunk
-    uint32_t logits_from; // rows logits_from..n_tok-1 get logits; n_tok for none
-    float *logits;      // (n_tok - logits_from, n_vocab)
-    const coli__probe *probe; // NULL for none
+    const int32_t *ids;          // (n_tok) checked against the vocabulary by the caller
+    uint32_t n_tok;              // 1 .. the state's max_chunk
+    uint32_t logits_from;        // rows logits_from..n_tok-1 get logits; n_tok for none
+    float *logits;               // (n_tok - logits_from, n_vocab)
+    const coli__probe *probe;    // NULL for none
+    coli__elapsed *elapsed;      // what the rows took is added to it; NULL: nobody asks
+    struct coli__router *router; // how rows choose their experts; NULL: plainly
 } coli__forward_args;
+
+/* A sequence: of n_ctx tokens at most, with scratch for chunks of up to max_chunk rows and n_worker
+ * workers. */
+typedef struct coli__state_opts {
+    uint32_t n_ctx, max_chunk, n_worker;
+    bool kv_f16; // keys and values in f16, else in f32
+} coli__state_opts;
 
 /* Memory of one sequence, in bytes. */
 typedef struct coli__state_bytes {
@@ -54,20 +71,19 @@ typedef struct coli__engine {
     bool (*claims)(const json_t *config);
     /* Check the config and list the tensors it implies. */
     coli_status (*describe)(const json_t *config, coli__model_spec *out);
-    /* Bind a container's tensors, and offer those that the tier's devices may multiply.  Container,
-     * tier and store outlive the engine's model; the last two may be NULL. */
+    /* Bind a container's tensors.  Container and tier (which may be NULL) outlive the engine's model. */
     coli_status (*open)(const json_t *config, const struct coli__container *container,
-                        const coli__kernels *kernels, struct coli__tier *tier,
-                        struct coli__store *store, void **out);
+                        const coli__kernels *kernels, struct coli__tier *tier, void **out);
     void (*close)(void *model);
+    /* Offer the matrices that devices may multiply (moe/trunk.h), before any state is created. */
+    coli_status (*offer)(const void *model, struct coli__trunk *trunk);
     void (*shape)(const void *model, coli__shape *out);
-    /* A sequence's state, with scratch for chunks of up to max_chunk rows and n_worker workers. */
-    coli_status (*state_create)(void *model, uint32_t n_ctx, uint32_t max_chunk, uint32_t n_worker,
-                                void **out);
+    /* A sequence's state.  The store (NULL: experts are mapped) outlives it. */
+    coli_status (*state_create)(void *model, const coli__state_opts *opts,
+                                struct coli__store *store, void **out);
     /* What state_create takes for that, to within a few KiB, without the rows that travel to devices;
      * UINT64_MAX for what passes 64 bits. */
-    void (*state_bytes)(const void *model, uint32_t n_ctx, uint32_t max_chunk, uint32_t n_worker,
-                        coli__state_bytes *out);
+    void (*state_bytes)(const void *model, const coli__state_opts *opts, coli__state_bytes *out);
     void (*state_destroy)(void *state);
     void (*state_reset)(void *state);
     /* A copy of what cannot be cut back (the recurrent part); attention keys and values stay in the

@@ -116,7 +116,7 @@ same coli convert tests/fixtures/qwen36-tiny-a @/converted # which is there
 same coli synth --like hummingbird --layers 2 --seed 5 @/synth/
 same coli bench --model @/absent
 for vram in 0% 50% 100%; do
-    same coli run --backend fake --vram $vram --vram-trunk --seed 7 --temp 1.5 -n 80 "$story"
+    same coli run --backend fake --vram $vram --place all --seed 7 --temp 1.5 -n 80 "$story"
 done
 step "$n_same commands: equal"
 

@@ -25,3 +25,4 @@ endif()
 # Experts in less memory than they need: the pure parts.
 coli_test(store_plan_test unit)
 coli_test(lru_prop prop)
+coli_test(store_fault fault)

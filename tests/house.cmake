@@ -51,6 +51,12 @@ if(CMAKE_SYSTEM_NAME STREQUAL "Linux")
         ${PROJECT_SOURCE_DIR} $<TARGET_FILE:coli> ${CMAKE_CURRENT_BINARY_DIR}/objects.txt ${CMAKE_NM})
 endif()
 
+# -- scripts that people run -------------------------------------------------------------------------
+if(CMAKE_HOST_SYSTEM_NAME STREQUAL "Linux")
+    coli_house_test(compare_script bash ${CMAKE_CURRENT_SOURCE_DIR}/unit/compare_script.sh
+        ${PROJECT_SOURCE_DIR}/scripts/compare.sh ${CMAKE_CURRENT_BINARY_DIR}/compare)
+endif()
+
 # -- a program built against an installation ---------------------------------------------------------
 if(NOT CMAKE_CROSSCOMPILING) # it would have to hand on the toolchain file
     coli_house_test(install ${CMAKE_COMMAND} -DBUILD=${CMAKE_BINARY_DIR} -DSOURCE=${PROJECT_SOURCE_DIR}

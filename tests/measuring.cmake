@@ -9,3 +9,24 @@ endif()
 # bench_backend FILE: how fast a backend's device is.  scripts/gpu-check.sh runs it.
 add_executable(bench_backend bench/bench_backend.c)
 target_link_libraries(bench_backend PRIVATE coli_internal)
+
+# bench_ttft PLUGIN DIR: what the re-plan costs before the first token, on the simulated clock.  At a 35B's
+# geometry it writes 1.7 GB and takes minutes: `ctest -C bench -R ttft -V`.  The small one is only
+# about the program.
+if(TARGET backend_fake)
+    add_executable(bench_ttft bench/bench_ttft.c)
+    target_link_libraries(bench_ttft PRIVATE coli_internal)
+    add_dependencies(bench_ttft backend_fake)
+    foreach(size IN ITEMS 35b small) # what a run that was killed left behind
+        add_test(NAME golden.ttft_${size}_clean
+                 COMMAND ${CMAKE_COMMAND} -E rm -rf ${CMAKE_CURRENT_BINARY_DIR}/ttft-${size})
+        set_tests_properties(golden.ttft_${size}_clean PROPERTIES LABELS golden
+            FIXTURES_SETUP ttft_${size})
+    endforeach()
+    add_test(NAME bench.ttft COMMAND bench_ttft $<TARGET_FILE:backend_fake>
+             ${CMAKE_CURRENT_BINARY_DIR}/ttft-35b CONFIGURATIONS bench)
+    set_tests_properties(bench.ttft PROPERTIES LABELS bench TIMEOUT 3600 FIXTURES_REQUIRED ttft_35b)
+    add_test(NAME golden.ttft_small COMMAND bench_ttft $<TARGET_FILE:backend_fake>
+             ${CMAKE_CURRENT_BINARY_DIR}/ttft-small 2 48 1.02 256 64 64)
+    set_tests_properties(golden.ttft_small PROPERTIES LABELS golden FIXTURES_REQUIRED ttft_small)
+endif()

@@ -1,3 +1,20 @@
 # Cache-aware routing.
 coli_test(route_test unit)
 coli_test(route_oracle oracle)
+coli_device_test(route_run prop fake)
+if(TARGET backend_fake)
+    coli_test(route_cli golden)
+    if(TARGET route_cli)
+        add_dependencies(route_cli coli_cli backend_fake)
+        if(CMAKE_CROSSCOMPILING_EMULATOR)
+            list(JOIN CMAKE_CROSSCOMPILING_EMULATOR "\", \"" emulator)
+            target_compile_definitions(route_cli PRIVATE "TEST_EMULATOR=\"${emulator}\",")
+        endif()
+    endif()
+endif()
+
+# Not part of an ordinary run: `ctest -C bench -L bench -V`, or the program itself.
+add_executable(bench_route bench/bench_route.c)
+target_link_libraries(bench_route PRIVATE coli_internal)
+add_test(NAME bench.bench_route COMMAND bench_route CONFIGURATIONS bench)
+set_tests_properties(bench.bench_route PROPERTIES LABELS bench)

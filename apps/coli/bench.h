@@ -30,6 +30,11 @@ typedef struct bench_result {
     bench_spread stream_gb_s, peak_gmac_s;
     bench_spread prefill_tok_s, decode_tok_s;
     bench_part parts[BENCH_N_PART];
+    /* With devices: (row, expert) pairs of the measured decodes that they computed, and others; experts
+     * that came in while anything was measured. */
+    uint64_t n_hit, n_miss, n_swap;
+    coli_backend_stats devices; // in the end
+    const coli_model *opened;
     bool with_phases;
     coli_phases prefill_phases, decode_phases; // of the last round
 } bench_result;

@@ -6,6 +6,8 @@
 #include "bench.h"
 #include "input.h"
 #include "open_model.h"
+#include "report.h"
+#include "terminal.h"
 
 uint64_t bench_token_bytes(const bench_result *r)
 {
@@ -94,6 +96,25 @@ static void print_phases(const bench_result *r)
     }
 }
 
+static void print_devices(const bench_result *r)
+{
+    putchar('\n');
+    for (uint32_t i = 0; i < r->devices.n_device; i++) {
+        coli_device_use d = {.struct_size = sizeof d};
+        if (coli_model_get_device(r->opened, i, &d) != COLI_OK) continue;
+        app_line(stdout,
+                 "device %s %" PRIu32 ", %s: %" PRIu64 " of %" PRIu64 " experts, %.2f of "
+                 "%.2f GiB%s%s",
+                 d.backend, d.ordinal, d.name, d.n_expert, r->devices.n_expert_total,
+                 (double)d.vram_bytes / (1 << 30), (double)d.allowance_bytes / (1 << 30),
+                 d.lost ? "; given up: " : "", d.lost ? d.lost : "");
+    }
+    if (r->n_decode)
+        printf("decode VRAM hit rate: %.1f %% (%" PRIu64 " hits, %" PRIu64 " misses)\n",
+               100 * report_share(r->n_hit, r->n_miss), r->n_hit, r->n_miss);
+    printf("swaps %" PRIu64 " in all rounds\n", r->n_swap);
+}
+
 void bench_print_text(const bench_result *r)
 {
     printf(
@@ -108,6 +129,7 @@ void bench_print_text(const bench_result *r)
         printf("\nprefill: %.1f GMAC/s, %.1f %% of the peak\n", bench_prefill_gmac_s(r),
                bench_prefill_gmac_s(r) / r->peak_gmac_s.median * 100);
     if (r->with_phases) print_phases(r);
+    if (r->devices.n_device) print_devices(r);
     printf("\nmachine: stream %.2f GB/s (min %.2f, max %.2f; %.2f GiB read by %" PRIu32
            " threads)\n"
            "         peak %.1f GMAC/s (min %.1f, max %.1f; %s, %s)\n",
@@ -163,6 +185,9 @@ static json_t *decode_json(const bench_result *r)
                   decode_gb_s(r), "share_of_stream", decode_gb_s(r) / stream, "parts", parts);
     if (r->with_phases)
         json_object_set_new(o, "phases_ms", phases_json(&r->decode_phases, r->n_decode));
+    json_object_set_new(o, "vram_hit_rate",
+                        r->devices.n_device ? json_real(report_share(r->n_hit, r->n_miss))
+                                            : json_null());
     return o;
 }
 
@@ -188,6 +213,9 @@ void bench_print_json(const bench_result *r)
                   "stream_bytes", number(r->machine.buffer_bytes), "cache_bytes",
                   number(r->machine.cache_bytes), "peak_gmac_s", spread_json(r->peak_gmac_s),
                   "peak_method", r->machine.peak_method));
+    report_add_devices(root, r->opened);
+    report_add_route(root, r->opened);
+    json_object_set_new(root, "swaps", number(r->n_swap));
     if (r->n_prefill) json_object_set_new(root, "prefill", prefill_json(r));
     if (r->n_decode) json_object_set_new(root, "decode", decode_json(r));
     app_json_line(root);

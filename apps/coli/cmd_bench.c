@@ -68,6 +68,13 @@ static coli_status prefill(bench *b, double *seconds)
     return fed;
 }
 
+static coli_backend_stats stats_of(const bench *b)
+{
+    coli_backend_stats s = {.struct_size = sizeof s};
+    coli_model_get_backend_stats(b->engine.model, &s); // fails for a struct that is none
+    return s;
+}
+
 static coli_status decode(bench *b, uint32_t n, double *seconds)
 {
     coli_session *s = b->engine.session;
@@ -123,8 +130,12 @@ static coli_status run_round(bench *b, uint32_t i)
         b->prefill[i] = r->n_prefill / seconds;
     }
     if (status == COLI_OK && r->n_decode) {
+        const coli_backend_stats before = stats_of(b);
         status = decode(b, r->n_decode, &seconds);
+        const coli_backend_stats after = stats_of(b);
         b->decode[i] = r->n_decode / seconds;
+        r->n_hit += after.n_row_device - before.n_row_device;
+        r->n_miss += after.n_row_host - before.n_row_host;
     }
     if (status == COLI_OK && r->n_decode) status = timed_decode(b, i);
     if (status == COLI_OK && r->n_prefill && r->with_phases) status = timed_prefill(b);
@@ -192,11 +203,15 @@ static coli_status measure(bench *b)
     status = coli_sampling_default(b->engine.model, &b->sampling);
     if (status == COLI_OK) status = open_machine(b);
     if (status == COLI_OK) status = warm_up(b);
+    const uint64_t n_swap = stats_of(b).n_swap;
     for (uint32_t i = 0; i < r->n_round && status == COLI_OK; i++) {
         status = run_round(b, i);
         if (status == COLI_OK && app_interrupts() > 0)
             status = COLI_E_CANCELLED; // between two calls
     }
+    r->devices = stats_of(b);
+    r->n_swap = r->devices.n_swap - n_swap;
+    r->opened = b->engine.model;
     if (status == COLI_OK) summarise(b);
     return status;
 }
@@ -222,8 +237,28 @@ static void finish(bench *b)
     for (int i = 0; i < BENCH_N_PART; i++) free(b->part[i]);
 }
 
+/* Options of one of the two kinds of measuring without that kind. */
+static int check_kind(const app_settings *s)
+{
+    static const struct {
+        app_option_id option;
+        bool of_quality;
+    } one_kind[] = {{APP_OPT_EVERY, true},   {APP_OPT_RECORD, true},   {APP_OPT_COMPARE, true},
+                    {APP_OPT_LIMIT, true},   {APP_OPT_PREFILL, false}, {APP_OPT_DECODE, false},
+                    {APP_OPT_REPEAT, false}, {APP_OPT_CONTEXT, false}, {APP_OPT_PHASES, false},
+                    {APP_OPT_BUFFER, false}};
+    for (size_t i = 0; i < sizeof one_kind / sizeof *one_kind; i++)
+        if (app_given(s, one_kind[i].option) && one_kind[i].of_quality != (s->quality != NULL))
+            return app_usage("bench", "--%s has no effect with%s --quality",
+                             app_options[one_kind[i].option].name, s->quality ? "" : "out");
+    return APP_OK;
+}
+
 int cmd_bench(const app_settings *s)
 {
+    const int kind = check_kind(s);
+    if (kind != APP_OK) return kind;
+    if (s->quality) return cmd_quality(s);
     bench b = {.s = s,
                .r = {.n_prefill = app_given(s, APP_OPT_PREFILL) ? s->prefill : DEFAULT_PREFILL,
                      .n_decode = app_given(s, APP_OPT_DECODE) ? s->decode : DEFAULT_DECODE,

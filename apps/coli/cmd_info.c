@@ -78,6 +78,9 @@ static effect effect_of(const subject *of, app_option_id id)
     case APP_OPT_DEVICES:
         if (!s->devices) value = app_format("all that can be used");
         break;
+    case APP_OPT_PLACE:
+        if (!s->place) value = app_format("auto");
+        break;
     case APP_OPT_SYSTEM:
         if (!s->system) value = app_format("none");
         break;

@@ -55,6 +55,22 @@ static const app_command commands[] = {
                  "  CTX=2048 coli info --settings --temp 0\n",
      .max_arg = 1,
      .run = cmd_info},
+    {.name = "plan",
+     .bit = APP_PLAN,
+     .synopsis = "[options] [DIR]",
+     .summary = "Tell what would sit where, and whether memory is enough",
+     .text = "Nothing is loaded: sizes are read off the model's tables, and devices are asked how "
+             "much memory they\n"
+             "have.  It takes the options of `coli run` that decide it.  Without a device, --vram "
+             "plans for one that\n"
+             "is bought tomorrow.  Exit code 0: it can run; 1: memory is not enough, and what to "
+             "change.\n",
+     .examples = "  coli plan\n"
+                 "  coli plan qwen36-int4 --ctx 16384\n"
+                 "  coli plan qwen36-int4 --vram 8GiB --json\n"
+                 "  coli plan qwen36-int4 && coli chat --model qwen36-int4\n",
+     .max_arg = 1,
+     .run = cmd_plan},
     {.name = "convert",
      .bit = APP_CONVERT,
      .synopsis = "[options] SRC OUT",
@@ -108,13 +124,36 @@ static const app_command commands[] = {
      .bit = APP_BENCH,
      .synopsis = "[options]",
      .summary = "Measure a model and the machine under it",
-     .text = "Prefill and decode in turns, tokens drawn at random; the machine's own reading speed "
-             "and integer\n"
-             "peak are measured in the same turns, so what else runs weighs on all alike.\n",
+     .text =
+         "Prefill and decode in turns, tokens drawn at random; the machine's own reading speed "
+         "and integer\n"
+         "peak are measured in the same turns, so what else runs weighs on all alike.\n\n"
+         "With --quality it measures how good the answers are.  Items stand in *.jsonl, one a "
+         "line:\n"
+         "  {\"text\": ...}                              perplexity\n"
+         "  {\"ctx\": ..., \"endings\": [...], \"label\": 2}  which ending is likeliest "
+         "(HellaSwag's "
+         "layout)\n"
+         "  {\"messages\": [...], \"answer\": ...}       the greedy answer must be this one\n"
+         "A \"topic\" or \"task\" makes a line of its own in the result; *.txt is cut into pieces "
+         "of text.\n\n"
+         "--compare A B tells what a setting costs.  A and B are options in quotes, \"\" for none, "
+         "or a file\n"
+         "that --record wrote.  Each loss comes with its 95 % interval: within the limit passes, "
+         "beyond it\n"
+         "fails, on both sides of it more items are needed.  Exit code 0: pass; 3: fail; 4: "
+         "undecided.\n",
      .examples = "  coli bench\n"
                  "  coli bench --model bench-4 --prefill 512 --decode 32 --repeat 5\n"
                  "  coli bench --model bench-4 --prefill 0 --context 4096 --phases\n"
-                 "  coli bench --json --threads 1 --isa avx2\n",
+                 "  coli bench --json --threads 1 --isa avx2\n"
+                 "  coli bench --quality tasks --every 4\n"
+                 "  coli bench --quality tasks/hellaswag.jsonl --model qwen36-int8 --record "
+                 "int8.scores\n"
+                 "  coli bench --quality tasks --compare \"--model qwen36-int8\" \"--model "
+                 "qwen36-int4\"\n"
+                 "  coli bench --quality tasks --compare int8.scores \"\" --limit "
+                 "ppl=0.5%,choice=1%\n",
      .run = cmd_bench},
     {.name = "backend",
      .bit = APP_BACKEND,

@@ -1,8 +1,66 @@
 /* turn.c - see turn.h. */
 #include "turn.h"
 
+#include <stdlib.h>
+#include <string.h>
+
+#include "cache_route.h"
+#include "input.h"
+#include "report.h"
 #include "terminal.h"
 #include "trace.h"
+
+/* -- an answer that is kept instead of shown --------------------------------------------------- */
+
+typedef struct kept_text {
+    char *data;
+    size_t n_bytes, cap;
+} kept_text;
+
+typedef struct kept {
+    kept_text answer, thinking;
+} kept;
+
+static void keep_text(kept_text *t, const char *text, size_t n_bytes)
+{
+    if (n_bytes > t->cap - t->n_bytes) {
+        t->cap = 2 * t->cap + n_bytes;
+        t->data = app_realloc(t->data, t->cap, 1);
+    }
+    if (n_bytes > 0) memcpy(t->data + t->n_bytes, text, n_bytes);
+    t->n_bytes += n_bytes;
+}
+
+static bool keep_piece(void *user, const coli_piece *piece)
+{
+    kept *k = user;
+    keep_text(piece->thinking ? &k->thinking : &k->answer, piece->text, piece->n_bytes);
+    return app_interrupts() == 0;
+}
+
+/* Say it and show the answer; with --json print it, with its figures, when it is there. */
+static coli_status say(coli_chat *chat, const app_engine *engine, const app_settings *s,
+                       const char *text, const coli_generate_opts *opts, app_answer *answer,
+                       coli_result *r)
+{
+    coli_status status;
+    if (!s->json) {
+        status = coli_chat_say(chat, text, opts, app_answer_piece, answer, r);
+        app_answer_end(answer);
+        return status;
+    }
+    kept k = {0};
+    status = coli_chat_say(chat, text, opts, keep_piece, &k, r);
+    if (status == COLI_OK)
+        app_json_line(report_turn(engine, r, k.answer.data, k.answer.n_bytes, k.thinking.data,
+                                  k.thinking.n_bytes));
+    answer->any_answer = k.answer.n_bytes > 0;
+    free(k.answer.data);
+    free(k.thinking.data);
+    return status;
+}
+
+/* -- a turn ------------------------------------------------------------------------------------ */
 
 /* How it ended, where that is not simply the end of the answer.  An answer that thinking left no
  * room for is a failure, not an empty success. */
@@ -52,10 +110,7 @@ int turn_say(coli_chat *chat, app_engine *engine, const app_settings *s, const c
     coli_result result = {.struct_size = sizeof result};
     app_answer answer = {0};
     bool stopped = app_interrupt_session(engine->session) > 0; // since the text was read
-    if (!stopped) {
-        status = coli_chat_say(chat, text, &opts, app_answer_piece, &answer, &result);
-        app_answer_end(&answer);
-    }
+    if (!stopped) status = say(chat, engine, s, text, &opts, &answer, &result);
     app_tell_lost(engine);
     app_trace_turn(engine, result.n_prefill);
     stopped |= app_interrupt_count() > 0;       // one that comes a moment late ends nothing else
@@ -72,5 +127,7 @@ int turn_say(coli_chat *chat, app_engine *engine, const app_settings *s, const c
     }
     app_footer(&result);
     app_device_footer(engine);
+    app_store_footer(engine);
+    app_route_footer(engine->model, &engine->route);
     return explain(&result, &answer, engine, s, full_hint);
 }

@@ -50,6 +50,13 @@ void app_range_text(const app_option *o, bool brief, char *out, size_t cap)
     case APP_CHOICE:
         choices_text(o->choices, out, cap);
         break;
+    case APP_SET: {
+        char choices[96];
+        choices_text(o->choices, choices, sizeof choices);
+        snprintf(out, cap, "%s of %s%s", brief ? "some" : "one or more", choices,
+                 brief ? "" : ", each once, with commas between");
+        break;
+    }
     case APP_TEXT:
         if (!brief)
             snprintf(out, cap, "%s",
@@ -65,7 +72,14 @@ void app_range_text(const app_option *o, bool brief, char *out, size_t cap)
                  brief ? "auto, 50%, 8GiB, 12GB, 500MiB; 8 means 8GiB"
                        : "auto, a share like 50%, or a size like 8GiB, 12GB or 500MiB");
         break;
+    case APP_BYTES:
+        snprintf(out, cap, "%s",
+                 brief ? "auto, 8GB, 12GiB, 500MiB; 8 means 8GB"
+                       : "auto, or a size like 8GB or 500MiB");
+        break;
     case APP_FLAG:
+    case APP_PAIR:
+    case APP_OFF:
         break;
     }
 }

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cache_route.h"
 #include "options.h"
 #include "progress.h"
 #include "system.h"
@@ -124,9 +125,10 @@ int app_fail_reading(coli_status status, const char *path, bool is_directory)
     return status == COLI_E_IO && is_no_file(path, is_directory) ? APP_BAD : code;
 }
 
-/* The bar of copying to devices.  Until it begins, Ctrl-C ends the program as always. */
+/* The bars of reading and of copying to devices.  Until one begins, Ctrl-C ends the program as always. */
 typedef struct opening {
     app_progress progress;
+    const char *what; // goes on
     bool begun;
 } opening;
 
@@ -135,9 +137,10 @@ static bool tell_progress(void *ctx, const char *what, uint64_t done, uint64_t t
     opening *o = ctx;
     if (!o->begun) {
         app_interrupt_count();
-        app_progress_start(&o->progress, "copy to the devices");
         o->begun = true;
     }
+    if (!o->what || strcmp(o->what, what) != 0) app_progress_start(&o->progress, what);
+    o->what = what;
     return app_progress_step(&o->progress, what, done, total);
 }
 
@@ -146,11 +149,8 @@ static void tell_note(void *ctx, const char *line)
     app_progress_note(&((opening *)ctx)->progress, line);
 }
 
-static coli_status open_model(const app_settings *s, const char *dir, uint32_t what,
-                              coli_model **out)
+coli_model_opts app_model_opts(const app_settings *s, uint32_t what)
 {
-    opening o = {.begun = false};
-    const bool tell = what & APP_OPEN_TELL;
     const coli_model_opts opts = {
         .struct_size = sizeof opts,
         .n_threads = s->threads,
@@ -161,17 +161,33 @@ static coli_status open_model(const app_settings *s, const char *dir, uint32_t w
         .devices = s->devices,
         .vram_unit = s->vram.unit,
         .vram = s->vram.amount,
-        .vram_trunk = s->vram_trunk,
+        .place = s->place,
+        .no_trunk_probe = s->no_trunk_probe,
         .heat = s->heat,
         .heat_readonly = s->heat_readonly,
         .replan = s->replan,
         .replan_max = s->replan_max,
+        .replan_with = s->replan_with,
+        .ram_bytes = s->ram.n_bytes,
+        .ram_experts = s->ram_experts,
+        .pin_bytes = s->pin.n_bytes,
+        .no_pilot = s->no_pilot,
         .no_warmstart = s->no_warmstart,
         .home = s->home && strcmp(s->home, "layer") == 0 ? COLI_HOME_LAYER : COLI_HOME_EXPERT,
         .layer_split = s->layer_split,
-        .note = tell ? tell_note : NULL,
-        .progress = tell ? tell_progress : NULL,
-        .user = &o};
+        .n_ctx = s->ctx};
+    return opts;
+}
+
+static coli_status open_model(const app_settings *s, const char *dir, uint32_t what,
+                              coli_model **out)
+{
+    opening o = {.begun = false};
+    const bool tell = what & APP_OPEN_TELL;
+    coli_model_opts opts = app_model_opts(s, what);
+    opts.note = tell ? tell_note : NULL;
+    opts.progress = tell ? tell_progress : NULL;
+    opts.user = &o;
     const coli_status status = coli_model_open(dir, &opts, out);
     if (o.begun) {
         app_progress_end(&o.progress, false);
@@ -209,27 +225,13 @@ void app_hint_backend(const char *backend)
         app_hint("`coli backend list` shows what there is; --backend none does without");
 }
 
-int app_open(const app_settings *s, uint32_t what, app_engine *out)
+int app_fail_opening(const app_settings *s, coli_status status, const char *dir)
 {
-    *out = (app_engine){0};
-    char dir[APP_MAX_PATH];
-    const int code = app_model_dir(s, dir, sizeof dir);
-    if (code != APP_OK) return code;
-    coli_status status = open_model(s, dir, what, &out->model);
     if (s->backend && fail_backend(status)) {
         app_hint_backend(s->backend);
         return APP_BAD;
     }
-    if (status == COLI_OK && check_ctx(s, out->model) != APP_OK) {
-        app_close(out);
-        return APP_BAD;
-    }
-    const coli_session_opts session_opts = {
-        .struct_size = sizeof session_opts, .n_ctx = s->ctx, .n_chunk = s->chunk};
-    if (status == COLI_OK && what & APP_OPEN_SESSION)
-        status = coli_session_create(out->model, &session_opts, &out->session);
-    if (status == COLI_OK) return APP_OK;
-    const int failed = out->model ? app_fail(status) : app_fail_reading(status, dir, true);
+    const int code = app_fail_reading(status, dir, true);
     if (status == COLI_E_NOTFOUND && is_checkpoint(dir))
         app_hint("that is a Hugging Face checkpoint: `coli convert %s OUT` makes a container of it",
                  dir);
@@ -237,6 +239,42 @@ int app_open(const app_settings *s, uint32_t what, app_engine *out)
         app_hint("that is a GGUF file: `coli convert %s OUT` makes a container of it", dir);
     else if (status == COLI_E_NOTFOUND && s->from[APP_OPT_MODEL] == APP_FROM_ENVIRONMENT)
         app_hint("the path comes from COLI_MODEL");
+    return code;
+}
+
+coli_kv app_kv(const app_settings *s)
+{
+    return s->kv && strcmp(s->kv, "f32") == 0 ? COLI_KV_F32 : COLI_KV_F16;
+}
+
+coli_status app_open_session(const app_settings *s, uint32_t n_ctx, app_engine *engine)
+{
+    const bool routes = app_route_opts(s, &engine->route);
+    const coli_session_opts opts = {.struct_size = sizeof opts,
+                                    .n_ctx = n_ctx,
+                                    .n_chunk = s->chunk,
+                                    .kv = app_kv(s),
+                                    .route = routes ? &engine->route : NULL};
+    return coli_session_create(engine->model, &opts, &engine->session);
+}
+
+int app_open(const app_settings *s, uint32_t what, app_engine *out)
+{
+    *out = (app_engine){0};
+    char dir[APP_MAX_PATH];
+    const int code = app_model_dir(s, dir, sizeof dir);
+    if (code != APP_OK) return code;
+    coli_status status = open_model(s, dir, what, &out->model);
+    if (status != COLI_OK) return app_fail_opening(s, status, dir);
+    if (check_ctx(s, out->model) != APP_OK) {
+        app_close(out);
+        return APP_BAD;
+    }
+    app_route_opts(s, &out->route);
+    if (what & APP_OPEN_TELL) app_route_tell(s, &out->route);
+    if (what & APP_OPEN_SESSION) status = app_open_session(s, s->ctx, out);
+    if (status == COLI_OK) return APP_OK;
+    const int failed = app_fail(status);
     app_close(out);
     return failed;
 }
@@ -275,6 +313,22 @@ void app_device_footer(const app_engine *engine)
     if (s.n_replan_planned > 0)
         app_note("replan: %" PRIu64 " swaps planned, %" PRIu64 " done, %" PRIu64 " still pending",
                  s.n_replan_planned, s.n_replan_done, s.n_replan_pending);
+}
+
+void app_store_footer(const app_engine *engine)
+{
+    coli_store_stats s = {.struct_size = sizeof s};
+    if (coli_model_get_store_stats(engine->model, &s) != COLI_OK || !s.is_limited) return;
+    app_note("hit %.1f%% (%" PRIu64 " hits, %" PRIu64
+             " misses) | %.2f GB read, %.0f ms waited for it",
+             percent(s.n_hit, s.n_miss), s.n_hit, s.n_miss, (double)s.read_bytes * 1e-9, s.wait_ms);
+    if (s.n_hit_decode + s.n_miss_decode > 0)
+        app_note("decode hit %.1f%% (%" PRIu64 " hits, %" PRIu64 " misses after the prefill)",
+                 percent(s.n_hit_decode, s.n_miss_decode), s.n_hit_decode, s.n_miss_decode);
+    if (s.n_guess_asked > 0)
+        app_note("pilot: recall %.1f%% | %" PRIu64 " read early, %" PRIu64 " of them used",
+                 percent(s.n_guess_right, s.n_guess_asked - s.n_guess_right), s.n_guess_read,
+                 s.n_guess_used);
 }
 
 void app_close(app_engine *engine)

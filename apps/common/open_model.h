@@ -10,6 +10,7 @@ typedef struct app_engine {
     coli_session *session;
     coli_recorder *recorder; // trace.h; NULL: nothing is recorded
     uint64_t lost_told;      // bits: devices whose loss was told
+    coli_route_opts route;   // of the session
 } app_engine;
 
 /* The directory that the settings mean: --model or COLI_MODEL as typed, else the shipped model,
@@ -27,12 +28,22 @@ enum {
     APP_OPEN_TELL = 4     // on stderr: which devices are used; a bar while weights are copied there
 };
 
+/* What the settings say about opening it; what: APP_OPEN_DEVICES or 0. */
+coli_model_opts app_model_opts(const app_settings *s, uint32_t what);
+coli_kv app_kv(const app_settings *s);
+/* The message, and the hint, of a model that could not be opened; an exit code. */
+int app_fail_opening(const app_settings *s, coli_status status, const char *dir);
+
 /* Open that model.  what: bits of the above.  An exit code; close whatever it was. */
 int app_open(const app_settings *s, uint32_t what, app_engine *out);
+/* The session as the settings want it, for who opened without one: n_ctx of its own. */
+coli_status app_open_session(const app_settings *s, uint32_t n_ctx, app_engine *engine);
 void app_close(app_engine *engine);
 
 /* On stderr, with devices: how many of the experts' rows they computed, and what was exchanged. */
 void app_device_footer(const app_engine *engine);
+/* The same of experts in memory; nothing where all are mapped. */
+void app_store_footer(const app_engine *engine);
 
 /* A line on stderr for every device that was given up since this was last called.  app_close does it,
  * too. */

@@ -120,6 +120,42 @@ static bool is_choice(const char *choices, const char *text)
     return false;
 }
 
+/* "a,c" of "a|b|c", as bits; no choice twice. */
+static bool parse_set(const char *choices, const char *text, uint32_t *out)
+{
+    *out = 0;
+    for (;;) {
+        const size_t n = strcspn(text, ",");
+        uint32_t bit = 1;
+        const char *at = choices;
+        while (strcspn(at, "|") != n || strncmp(at, text, n) != 0) {
+            at = strchr(at, '|');
+            if (!at) return false;
+            at++;
+            bit <<= 1;
+        }
+        if (*out & bit) return false;
+        *out |= bit;
+        if (text[n] == 0) return true;
+        text += n + 1;
+    }
+}
+
+static char *set_text(const char *choices, uint32_t set) // free()
+{
+    char text[128];
+    size_t n_text = 0;
+    text[0] = 0;
+    for (const char *at = choices; *at; set >>= 1) {
+        const size_t n = strcspn(at, "|");
+        if (set & 1)
+            n_text += (size_t)snprintf(text + n_text, sizeof text - n_text, "%s%.*s",
+                                       n_text ? "," : "", (int)n, at);
+        at += n + (at[n] != 0);
+    }
+    return app_format("%s", text);
+}
+
 /* "0,2". */
 static bool is_ordinals(const char *text)
 {
@@ -132,33 +168,54 @@ static bool is_ordinals(const char *text)
     return digit;
 }
 
-/* "auto", "50%", "8GiB".  A bare number counts GiB, as CUDA_EXPERT_GB always did. */
-static bool parse_vram(const char *text, app_vram *out)
+/* "8GiB", "12GB"; a bare number counts `bare` bytes. */
+static bool parse_size(const char *text, double bare, double *n_bytes)
 {
     static const struct {
         const char *name;
         double n_bytes;
-    } units[] = {{"", 0x1p30}, {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"TiB", 0x1p40},
-                 {"MB", 1e6},  {"GB", 1e9},     {"TB", 1e12},    {NULL, 0}};
-    *out = (app_vram){.text = text};
-    if (strcmp(text, "auto") == 0) return true;
+    } units[] = {{"MiB", 0x1p20}, {"GiB", 0x1p30}, {"TiB", 0x1p40}, {"MB", 1e6},
+                 {"GB", 1e9},     {"TB", 1e12},    {NULL, 0}};
     char number[32];
     const size_t n = strspn(text, "0123456789.");
     if (n == 0 || n >= sizeof number) return false;
     memcpy(number, text, n);
     number[n] = 0;
-    if (!parse_double(number, &out->amount)) return false;
-    if (strcmp(text + n, "%") == 0) {
+    if (!parse_double(number, n_bytes)) return false;
+    double unit = text[n] ? 0 : bare;
+    for (int i = 0; units[i].name; i++)
+        if (strcmp(text + n, units[i].name) == 0) unit = units[i].n_bytes;
+    *n_bytes *= unit;
+    return unit > 0 && *n_bytes < 0x1p60;
+}
+
+/* "auto", "50%", "8GiB".  A bare number counts GiB, as CUDA_EXPERT_GB always did. */
+static bool parse_vram(const char *text, app_vram *out)
+{
+    *out = (app_vram){.text = text};
+    if (strcmp(text, "auto") == 0) return true;
+    const size_t n = strlen(text);
+    char number[32];
+    if (n > 0 && n < sizeof number && text[n - 1] == '%') {
+        memcpy(number, text, n - 1);
+        number[n - 1] = 0;
         out->unit = COLI_VRAM_PERCENT;
-        return out->amount <= 100;
+        return strspn(number, "0123456789.") == n - 1 && parse_double(number, &out->amount) &&
+               out->amount <= 100;
     }
     out->unit = COLI_VRAM_BYTES;
-    for (int i = 0; units[i].name; i++)
-        if (strcmp(text + n, units[i].name) == 0) {
-            out->amount *= units[i].n_bytes;
-            return out->amount < 0x1p60;
-        }
-    return false;
+    return parse_size(text, 0x1p30, &out->amount);
+}
+
+/* "auto", "8GB".  A bare number counts GB, as RAM_GB always did. */
+static bool parse_bytes(const char *text, app_bytes *out)
+{
+    *out = (app_bytes){.text = text};
+    if (strcmp(text, "auto") == 0) return true;
+    double n_bytes = 0;
+    if (!parse_size(text, 1e9, &n_bytes)) return false;
+    out->n_bytes = (uint64_t)n_bytes; // 0 is auto
+    return true;
 }
 
 /* Set the option's field; false when the text is not one of its values. */
@@ -171,12 +228,17 @@ static bool take_value(const app_option *o, const char *text, app_settings *s)
     case APP_FLAG: // of a variable: 0 or 1
         *(bool *)field = !text || strcmp(text, "0") != 0;
         return !text || !*text || strcmp(text, "0") == 0 || strcmp(text, "1") == 0;
+    case APP_OFF: // of a variable: 1 is what there is without it
+        *(bool *)field = !text || strcmp(text, "0") == 0;
+        return !text || !*text || strcmp(text, "0") == 0 || strcmp(text, "1") == 0;
     case APP_TEXT:
         *(const char **)field = text;
         return *text || strcmp(o->arg, "TEXT") == 0; // no path and no format is empty
     case APP_CHOICE:
         *(const char **)field = text;
         return is_choice(o->choices, text);
+    case APP_SET:
+        return parse_set(o->choices, text, field);
     case APP_U32:
         if (!parse_u64(text, &whole) || whole < (uint64_t)o->min || whole > (uint64_t)o->max)
             return false;
@@ -188,11 +250,16 @@ static bool take_value(const app_option *o, const char *text, app_settings *s)
         if (!parse_double(text, &number) || number < o->min || number > o->max) return false;
         *(float *)field = (float)number;
         return true;
+    case APP_PAIR: // this is one of them
+        *(const char **)field = text;
+        return true;
     case APP_ORDINALS:
         *(const char **)field = text;
         return is_ordinals(text);
     case APP_VRAM:
         return parse_vram(text, field);
+    case APP_BYTES:
+        return parse_bytes(text, field);
     }
     return false;
 }
@@ -202,15 +269,23 @@ char *app_value_text(const app_settings *s, app_option_id id)
     const void *field = (const char *)s + app_options[id].offset;
     switch (app_options[id].kind) {
     case APP_FLAG:
+    case APP_OFF:
         return app_format("%s", *(const bool *)field ? "on" : "off");
     case APP_TEXT:
     case APP_CHOICE:
+    case APP_PAIR:
     case APP_ORDINALS: {
         const char *text = *(const char *const *)field;
         return app_format("%s", text ? text : "");
     }
+    case APP_SET:
+        return set_text(app_options[id].choices, *(const uint32_t *)field);
     case APP_VRAM: {
         const char *text = ((const app_vram *)field)->text;
+        return app_format("%s", text ? text : "auto");
+    }
+    case APP_BYTES: {
+        const char *text = ((const app_bytes *)field)->text;
         return app_format("%s", text ? text : "auto");
     }
     case APP_U32:
@@ -269,6 +344,7 @@ static char *find_command(int argc, char **argv)
         if (!is_option(argv[i])) return argv[i];
         const argument a = take_apart(argv[i]);
         if (a.option && a.option->arg && !a.value) i++;
+        if (a.option && a.option->kind == APP_PAIR) i++;
     }
     return NULL;
 }
@@ -313,7 +389,8 @@ static int bad_value(const char *name, const char *before, const app_option *o, 
 {
     char range[128];
     app_range_text(o, false, range, sizeof range);
-    if (o->kind == APP_FLAG) snprintf(range, sizeof range, "1 or 0"); // of a variable
+    if (o->kind == APP_FLAG || o->kind == APP_OFF)
+        snprintf(range, sizeof range, "1 or 0"); // of a variable
     app_error("%s%s: expected %s, found \"%s\"", before, name, range, text);
     if (o->kind == APP_CHOICE) {
         app_nearest n = {.word = text};
@@ -342,7 +419,8 @@ static int take_option(const app_program *program, const app_command *c, int arg
     if (o->arg && !value) {
         if (*i + 1 < argc) value = argv[*i + 1];
         /* `--system --no-think` forgot the text; -1 may well be a value. */
-        const bool forgotten = value && is_option(value) && take_apart(value).option;
+        const bool forgotten =
+            value && o->kind != APP_PAIR && is_option(value) && take_apart(value).option;
         if (!value || forgotten) {
             app_error("%s%s needs a value: %s%s %s", app_dashes(o), o->name, app_dashes(o), o->name,
                       o->arg);
@@ -353,6 +431,12 @@ static int take_option(const app_program *program, const app_command *c, int arg
         ++*i;
     }
     if (!take_value(o, value, s)) return bad_value(o->name, app_dashes(o), o, value);
+    if (o->kind == APP_PAIR && ++*i >= argc) {
+        app_error("%s%s needs two values: %s%s %s", app_dashes(o), o->name, app_dashes(o), o->name,
+                  o->arg);
+        return APP_BAD;
+    }
+    if (o->kind == APP_PAIR) ((const char **)(void *)((char *)s + o->offset))[1] = argv[*i];
     s->from[o - app_options] = APP_FROM_COMMAND_LINE;
     return APP_OK;
 }
@@ -416,6 +500,57 @@ static int from_environment(const app_command *c, app_settings *s)
         s->variable[APP_OPT_BACKEND] = off;
     }
     return APP_OK;
+}
+
+/* Take the text apart in place: blanks part words, quotes hold together what is between them.  False
+ * for a quote without its other one, or too many words. */
+static bool split_words(char *text, char **words, int cap, int *n)
+{
+    char *to = text, quote = 0; // `to` is never ahead of c
+    bool open = false;
+    *n = 0;
+    for (const char *c = text; *c; c++) {
+        if (quote) {
+            if (*c != quote) *to++ = *c;
+            if (*c == quote) quote = 0;
+            continue;
+        }
+        const bool blank = *c == ' ' || *c == '\t' || *c == '\n';
+        if (blank && open) *to++ = 0;
+        if (!blank && !open && *n == cap) return false;
+        if (!blank && !open) words[(*n)++] = to;
+        open = !blank;
+        if (*c == '"' || *c == '\'')
+            quote = *c;
+        else if (!blank)
+            *to++ = *c;
+    }
+    *to = 0;
+    return quote == 0;
+}
+
+int app_settings_over(const app_settings *s, const char *text, app_settings *out, char **words)
+{
+    enum { MAX_WORD = 64 };
+    static const app_command setting = {.name = "bench --compare", .bit = APP_SETTING};
+    const app_program program = {.name = app_program_name()};
+    char *argv[MAX_WORD];
+    int n;
+    *out = *s;
+    *words = app_format("%s", text);
+    if (!split_words(*words, argv, MAX_WORD, &n)) {
+        app_error("--compare: expected up to %d words, quotes in pairs, found: %s", MAX_WORD, text);
+        return APP_BAD;
+    }
+    for (int i = 0; i < n; i++) {
+        if (!is_option(argv[i])) {
+            app_error("--compare: expected options, found \"%s\"", argv[i]);
+            return APP_BAD;
+        }
+        const int code = take_option(&program, &setting, n, argv, &i, out);
+        if (code != APP_OK) return code;
+    }
+    return from_environment(&setting, out);
 }
 
 static bool begins(const char *text, const char *prefix)

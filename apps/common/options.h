@@ -32,6 +32,11 @@ typedef struct app_program {
  * code. */
 int app_main(const app_program *program, int argc, char **argv);
 
+/* Settings with the options of a text over them, "--vram 25% --threads 1": those that say which model is
+ * run and how.  Words are parted by blanks; quotes hold blanks.  *words (free) is what the new
+ * settings point into.  An exit code, with a message printed. */
+int app_settings_over(const app_settings *s, const char *text, app_settings *out, char **words);
+
 /* Help texts, as --help prints them.  topic: a command's name, "environment", or NULL for the
  * whole. False when there is no such topic (an error was printed). */
 bool app_help(const app_program *program, const char *topic, FILE *out);

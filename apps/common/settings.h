@@ -23,7 +23,9 @@ enum {
     APP_BENCH = 1 << 10,
     APP_BACKEND = 1 << 11,
     APP_HEAT = 1 << 12,
-    APP_REPLAY = 1 << 13
+    APP_REPLAY = 1 << 13,
+    APP_PLAN = 1 << 14,
+    APP_SETTING = 1 << 30 // no command: the options in one argument of `coli bench --compare`
 };
 
 typedef enum app_option_id {
@@ -33,17 +35,31 @@ typedef enum app_option_id {
     APP_OPT_ISA,
     APP_OPT_CTX,
     APP_OPT_CHUNK,
+    APP_OPT_KV,
     /* devices */
     APP_OPT_BACKEND,
     APP_OPT_BACKEND_PATH,
     APP_OPT_BACKEND_OPTIONS,
     APP_OPT_DEVICES,
     APP_OPT_VRAM,
-    APP_OPT_VRAM_TRUNK,
+    APP_OPT_PLACE,
+    APP_OPT_NO_TRUNK_PROBE,
     APP_OPT_HEAT,
     APP_OPT_HEAT_READONLY,
+    APP_OPT_RAM,
+    APP_OPT_RAM_EXPERTS,
+    APP_OPT_PIN,
+    APP_OPT_NO_PILOT,
     APP_OPT_REPLAN,
     APP_OPT_REPLAN_MAX,
+    APP_OPT_REPLAN_WITH,
+    APP_OPT_CACHE_ROUTE,
+    APP_OPT_ROUTE_J,
+    APP_OPT_ROUTE_M,
+    APP_OPT_ROUTE_P,
+    APP_OPT_ROUTE_ALPHA,
+    APP_OPT_ROUTE_AGREE,
+    APP_OPT_ROUTE_LIVE,
     APP_OPT_NO_WARMSTART,
     APP_OPT_HOME,
     APP_OPT_LAYER_SPLIT,
@@ -89,6 +105,11 @@ typedef enum app_option_id {
     APP_OPT_CONTEXT,
     APP_OPT_PHASES,
     APP_OPT_BUFFER,
+    APP_OPT_QUALITY,
+    APP_OPT_EVERY,
+    APP_OPT_RECORD,
+    APP_OPT_COMPARE,
+    APP_OPT_LIMIT,
     /* models without a checkpoint */
     APP_OPT_LIKE,
     APP_OPT_LAYERS,
@@ -129,17 +150,30 @@ typedef struct app_vram {
     double amount;
 } app_vram;
 
+/* A size of memory; all zero: the library's choice. */
+typedef struct app_bytes {
+    const char *text; // as typed
+    uint64_t n_bytes;
+} app_bytes;
+
 struct app_variable;
 
 typedef struct app_settings {
-    const char *model, *isa;
+    const char *model, *isa, *kv;
     uint32_t threads, ctx, chunk;
     const char *backend, *backend_path, *backend_options, *devices;
     app_vram vram;
-    bool vram_trunk;
+    const char *place;
+    bool no_trunk_probe;
     const char *heat;
     bool heat_readonly, replan;
-    uint32_t replan_max, layer_split;
+    uint32_t replan_max, replan_with, layer_split;
+    app_bytes ram, pin;
+    uint32_t ram_experts;
+    bool no_pilot;
+    bool cache_route, route_agree, route_live;
+    uint32_t route_j, route_m;
+    float route_p, route_alpha;
     bool no_warmstart;
     const char *home;
     uint32_t device;
@@ -156,6 +190,9 @@ typedef struct app_settings {
     bool stop;
     uint32_t prefill, decode, repeat, context, buffer;
     bool phases;
+    const char *quality, *record, *limit;
+    const char *compare[2]; // NULL: not
+    uint32_t every;
     const char *like;
     uint32_t layers, hidden, experts_n, used, inner, vocab;
     float skew;
@@ -173,11 +210,15 @@ typedef enum app_kind {
     APP_FLAG,
     APP_TEXT,
     APP_CHOICE,
+    APP_SET, // of choices, "a,b": one bit each in an uint32_t, the first choice's is 1
     APP_U32,
     APP_U64,
     APP_F32,
+    APP_PAIR,     // two texts, which may be empty or begin with a dash
     APP_ORDINALS, // "0,2", a text
-    APP_VRAM      // an app_vram
+    APP_VRAM,     // an app_vram
+    APP_BYTES,    // an app_bytes
+    APP_OFF       // a flag that switches something off, which its variable switches on (1) and off (0)
 } app_kind;
 
 typedef struct app_option {
@@ -186,7 +227,7 @@ typedef struct app_option {
     app_kind kind;
     size_t offset;         // of the field in app_settings
     double min, max;       // of APP_U32 and APP_F32, both included
-    const char *choices;   // "a|b" for APP_CHOICE
+    const char *choices;   // "a|b" for APP_CHOICE and APP_SET
     const char *otherwise; // the default, in words; NULL: nothing worth saying
     uint32_t commands;
     const char *help;

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cache_route.h"
 #include "input.h"
 #include "measure.h"
 #include "open_model.h"
@@ -306,6 +307,8 @@ static int run(const app_settings *s)
     code = s->ppl ? measure_perplexity(s, &engine) : measure_ids(s, &engine);
     code = app_trace_close(s, &engine, code);
     app_device_footer(&engine);
+    app_store_footer(&engine);
+    app_route_footer(engine.model, &engine.route);
     app_close(&engine);
     return code;
 }

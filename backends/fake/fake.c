@@ -344,6 +344,7 @@ coli_bk_status coli_backend_group_stats(coli_bk_device *dev, coli_bk_group_stats
     s.kernel_ms = dev->model.kernel_ns * 1e-6;
     s.to_host_ms = dev->model.to_host_ns * 1e-6;
     s.upload_ms = dev->model.upload_ns * 1e-6;
+    s.clock_ms = dev->model.now_ns * 1e-6;
     pthread_mutex_unlock(&dev->mu);
     fake_give(out, &s, sizeof s);
     return COLI_BK_OK;

@@ -171,6 +171,12 @@ static void release(coli_bk_device *dev, coli_bk_tensor *t)
     drop_handle(dev, t);
 }
 
+/* On the clock, from now on; `waits`: the host does.  Under the mutex. */
+static double upload_time(coli_bk_device *dev, const coli_bk_source *s, bool waits)
+{
+    return fake_model_upload_parts(&dev->model, s->n_bytes, dev->options.n_copy, waits);
+}
+
 coli_bk_status coli_backend_tensor_upload(coli_bk_device *dev, const coli_bk_source *source,
                                           coli_bk_tensor **out)
 {
@@ -195,7 +201,7 @@ coli_bk_status coli_backend_tensor_upload(coli_bk_device *dev, const coli_bk_sou
     memcpy(t->data, source->data, (size_t)source->n_bytes);
 
     pthread_mutex_lock(&dev->mu);
-    const bool in_time = fake_pass(dev, fake_model_upload(&dev->model, source->n_bytes, true));
+    const bool in_time = fake_pass(dev, upload_time(dev, source, true));
     if (in_time) {
         t->content = FAKE_READY;
         dev->stats.upload_bytes += source->n_bytes;
@@ -297,8 +303,7 @@ coli_bk_status coli_backend_tensor_overwrite(coli_bk_device *dev, coli_bk_tensor
     const bool hangs = fault && fault->kind == FAKE_HANG, torn = fault && !hangs;
     if (!hangs) copy_bytes(tensor, source, fault);
     pthread_mutex_lock(&dev->mu);
-    const bool in_time =
-        hangs || fake_pass(dev, fake_model_upload(&dev->model, source->n_bytes, true));
+    const bool in_time = hangs || fake_pass(dev, upload_time(dev, source, true));
     end_overwrite(dev, tensor, source, in_time && !fault);
     pthread_mutex_unlock(&dev->mu);
     if (hangs) return fake_hang(dev, entry, UINT64_MAX);
@@ -331,7 +336,7 @@ coli_bk_status coli_backend_tensor_overwrite_async(coli_bk_device *dev, coli_bk_
 
     pthread_mutex_lock(&dev->mu);
     job->fence = ++dev->last_fence;
-    job->real_ns = fake_model_upload(&dev->model, source->n_bytes, false);
+    job->real_ns = upload_time(dev, source, false);
     if (dev->last_job)
         dev->last_job->next = job;
     else

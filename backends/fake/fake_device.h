@@ -63,6 +63,7 @@ typedef enum fake_stage {
 /* The group that was issued last: the host's arrays, copied, and the result.  All in `memory`. */
 typedef struct fake_group {
     uint32_t n_expert, n_pair, n_join, n_result, d_model;
+    double misses_ns; // what the host does meanwhile, on the clock
     coli_bk_tensor **experts;
     uint32_t *n_row, *row;
     int8_t *q;

@@ -67,6 +67,23 @@ double fake_model_upload(fake_model *m, uint64_t n_bytes, bool waits)
     return took;
 }
 
+double fake_model_upload_parts(fake_model *m, uint64_t n_bytes, uint32_t n_copy, bool waits)
+{
+    const double start = m->now_ns;
+    double end = start;
+    for (uint32_t i = 0; i < n_copy; i++) {
+        const uint64_t part = n_bytes / n_copy + (i < n_bytes % n_copy);
+        const double took = fake_model_upload(m, part, waits);
+        end = waits ? m->now_ns : m->now_ns + took;
+    }
+    return end - start;
+}
+
+void fake_model_host(fake_model *m, double ns)
+{
+    m->now_ns += ns;
+}
+
 void fake_model_issue(fake_model *m, fake_work work)
 {
     m->download_ready_ns = compute(m, work);

@@ -59,6 +59,12 @@ void fake_model_init(fake_model *m, fake_speed speed);
 /* An upload or overwrite; `waits`: the host waits for it.  Returns how long it takes from now. */
 double fake_model_upload(fake_model *m, uint64_t n_bytes, bool waits);
 
+/* The same in n_copy transfers of equal parts; the last is done when the time returned is over. */
+double fake_model_upload_parts(fake_model *m, uint64_t n_bytes, uint32_t n_copy, bool waits);
+
+/* The host is busy with something else: its clock moves. */
+void fake_model_host(fake_model *m, double ns);
+
 /* A group; at most one between issue and take. */
 void fake_model_issue(fake_model *m, fake_work work);
 /* Both move the clock, and return by how much. */

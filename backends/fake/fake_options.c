@@ -195,6 +195,24 @@ static bool read_slow(fake_options *o, span v)
     return read_between(v, 1, 1000000, &o->speed.slow);
 }
 
+static bool read_copies(fake_options *o, span v)
+{
+    uint64_t n;
+    if (!read_between(v, 1, 1000, &n)) return false;
+    o->n_copy = (uint32_t)n;
+    return true;
+}
+
+static bool read_trunk(fake_options *o, span v)
+{
+    return read_amount(v, time_units, &o->trunk_ns);
+}
+
+static bool read_misses(fake_options *o, span v)
+{
+    return read_amount(v, time_units, &o->misses_ns);
+}
+
 static bool read_switch(span v, bool *out)
 {
     uint64_t n;
@@ -303,6 +321,9 @@ static const struct knob {
     {"kernel", read_kernel, "a time: 5us"},
     {"bw", read_bw, "a rate above 0: 400GB/s"},
     {"slow", read_slow, "a whole number from 1 to 1000000: x100"},
+    {"copies", read_copies, "a whole number from 1 to 1000: 6"},
+    {"trunk", read_trunk, "a time: 225us"},
+    {"misses", read_misses, "a time: 50us"},
     {"real", read_real, "0 or 1"},
     {"join", read_join, "0 or 1"},
     {"formats", read_formats, "none, or names of formats or their beginnings: int4,int8-g64-f32"},
@@ -390,6 +411,7 @@ bool fake_options_read(const char *text, uint32_t device, fake_options *out,
                   .latency_ns = 10000,
                   .kernel_ns = 5000,
                   .slow = 1},
+        .n_copy = 1,
         .can_join = true,
     };
     for (;;) {

@@ -41,6 +41,9 @@ typedef struct fake_options {
     uint32_t formats; // bit f: format f
     uint64_t vram_bytes, page_bytes, pinned_bytes;
     fake_speed speed;
+    uint32_t n_copy; // transfers of an upload or overwrite
+    uint64_t trunk_ns,
+        misses_ns; // what the host does for each row of a group: before it, beside it
     bool can_join, is_real;
     uint32_t refused; // bit e: entry e
     uint64_t lose_at; // 0: never

@@ -254,7 +254,11 @@ static void begin(coli_bk_device *dev, const coli_bk_group *in, bool hangs)
 {
     fake_group *g = &dev->group;
     for (uint32_t i = 0; i < g->n_expert; i++) g->experts[i]->n_use++;
-    if (g->n_pair > 0) fake_model_issue(&dev->model, work_of(g, in));
+    g->misses_ns = (double)in->n_x * (double)dev->options.misses_ns;
+    if (g->n_pair > 0) {
+        fake_model_host(&dev->model, (double)in->n_x * (double)dev->options.trunk_ns);
+        fake_model_issue(&dev->model, work_of(g, in));
+    }
     dev->stats.n_group++;
     dev->stats.n_expert += g->n_expert;
     dev->stats.n_row += g->n_pair;
@@ -336,6 +340,7 @@ static coli_bk_status finish(coli_bk_device *dev, uint64_t wait_limit_ns)
         fake_lose(dev);
         return COLI_BK_LOST;
     }
+    if (dev->group.n_pair > 0) fake_model_host(&dev->model, dev->group.misses_ns);
     const bool in_time = fake_pass(dev, fake_model_take(&dev->model));
     end_group(dev);
     if (!in_time) return COLI_BK_LOST;

@@ -26,6 +26,7 @@
  * Not here: MTP and vision tensors, which the converter skips. */
 #include "qwen36_spec.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,6 +35,7 @@
 #include "../../libcoli/src/backend/dense.h"
 #include "../../libcoli/src/math/rope.h"
 #include "../../libcoli/src/moe/moe.h"
+#include "../../libcoli/src/moe/trunk.h"
 
 enum {
     MANY_ROWS = 16,        // from here on rows may be shared out among the workers: see many_rows
@@ -69,7 +71,6 @@ typedef struct model {
     qwen36_dims dims;
     const coli__kernels *k;
     coli__tier *tier;
-    coli__store *store;
     layer *layers;        // (n_layer)
     coli__moe_layer *moe; // (n_layer)
     coli__mat embed, head;
@@ -267,38 +268,43 @@ static coli_status model_bind(model *m, const coli__container *c)
     return COLI_OK;
 }
 
-/* The matrices that `project` multiplies. */
-static void offer_matrices(const model *m)
+/* What `project` multiplies, and the shared experts. */
+static coli_status model_offer(const void *p, coli__trunk *trunk)
 {
-    coli__devices *devices = coli__tier_devices(m->tier);
-    for (uint32_t i = 0; i < m->dims.n_layer; i++) {
+    const model *m = p;
+    const uint32_t n_layer = m->dims.n_layer;
+    for (uint32_t i = 0; i < n_layer; i++) {
         const layer *l = &m->layers[i];
-        const bool full = m->dims.full_attention[i];
+        const coli__moe_layer *moe = &m->moe[i];
         const coli__mat *const attention[] = {&l->attn.q, &l->attn.k, &l->attn.v, &l->attn.o};
-        const coli__mat *const deltanet[] = {&l->dn.qkv, &l->dn.z, &l->dn.out};
-        for (int j = 0; j < (full ? 4 : 3); j++)
-            coli__devices_offer(devices, full ? attention[j] : deltanet[j]);
+        const coli__mat *const in[] = {&l->dn.qkv, &l->dn.z}, *const out[] = {&l->dn.out};
+        const coli__mat *const shared[] = {&moe->shared_gate, &moe->shared_up, &moe->shared_down};
+        if (m->dims.full_attention[i]) {
+            COLI_TRY(coli__trunk_offer(trunk, COLI__ATTNPROJ, i, attention, 4));
+        } else {
+            COLI_TRY(coli__trunk_offer(trunk, COLI__DNPROJ, i, in, 2));
+            COLI_TRY(coli__trunk_offer(trunk, COLI__DNOUT, i, out, 1));
+        }
+        COLI_TRY(coli__trunk_offer(trunk, COLI__SHEXP, i, shared, 3));
     }
-    coli__devices_offer(devices, &m->head);
+    const coli__mat *const head[] = {&m->head};
+    return coli__trunk_offer(trunk, COLI__LMHEAD, n_layer - 1, head, 1);
 }
 
 static coli_status model_open(const json_t *config, const coli__container *container,
-                              const coli__kernels *kernels, coli__tier *tier, coli__store *store,
-                              void **out)
+                              const coli__kernels *kernels, coli__tier *tier, void **out)
 {
     *out = NULL;
     model *m = coli__calloc(1, sizeof *m);
     if (!m) return COLI_E_NOMEM;
     m->k = kernels;
     m->tier = tier;
-    m->store = store;
     coli_status status = qwen36_read_dims(config, &m->dims);
     if (status == COLI_OK) status = model_bind(m, container);
     if (status != COLI_OK) {
         model_close(m);
         return status;
     }
-    offer_matrices(m);
     *out = m;
     return COLI_OK;
 }
@@ -326,7 +332,8 @@ typedef struct state {
 
     float *recurrent;        // (n_deltanet, recurrent_floats)
     size_t recurrent_floats; // of one layer
-    float *keys, *values;    // (n_attention, n_kv_head, n_ctx, d_head)
+    void *keys, *values;     // (n_attention, n_kv_head, n_ctx, d_head) f16 or f32
+    bool kv_f16;
 
     /* one chunk */
     float *h;     // (max_tok, D) residual stream
@@ -341,6 +348,7 @@ typedef struct state {
     coli__dense *dense;    // NULL: no matrix is on a device
     float *worker_scratch; // (n_worker, n_scratch)
     size_t n_scratch;
+    atomic_uint first_wide; // row of the chunk with a key or value beyond f16; UINT32_MAX: none
 } state;
 
 static size_t conv_floats(const qwen36_dims *d)
@@ -416,34 +424,33 @@ static size_t scratch_floats(const qwen36_dims *d, uint32_t n_ctx, uint32_t max_
 }
 
 /* Of the keys of all layers; the values take as much.  False when that is no size. */
-static bool keys_bytes(const model *m, uint32_t n_ctx, uint64_t *out)
+static bool keys_bytes(const model *m, const coli__state_opts *o, uint64_t *out)
 {
-    *out = sizeof(float);
+    *out = o->kv_f16 ? sizeof(uint16_t) : sizeof(float);
     return coli__mul(*out, m->n_attention, out) && coli__mul(*out, m->dims.n_kv_head, out) &&
-           coli__mul(*out, n_ctx, out) && coli__mul(*out, m->dims.d_head, out) &&
+           coli__mul(*out, o->n_ctx, out) && coli__mul(*out, m->dims.d_head, out) &&
            *out <= SIZE_MAX / 4;
 }
 
-static void state_bytes(const void *p, uint32_t n_ctx, uint32_t max_chunk, uint32_t n_worker,
-                        coli__state_bytes *out)
+static void state_bytes(const void *p, const coli__state_opts *o, coli__state_bytes *out)
 {
     const model *m = p;
     const qwen36_dims *d = &m->dims;
-    const uint64_t T = max_chunk;
+    const uint64_t T = o->max_chunk;
     uint32_t x, mixed, mixed_dn;
     forms_wanted(m, &x, &mixed, &mixed_dn);
-    out->kv = keys_bytes(m, n_ctx, &out->kv) ? 2 * out->kv : UINT64_MAX;
+    out->kv = keys_bytes(m, o, &out->kv) ? 2 * out->kv : UINT64_MAX;
     out->state = (uint64_t)m->n_deltanet * recurrent_floats(d) * sizeof(float);
     out->scratch =
-        coli__acts_bytes(max_chunk, d->d_model, x) +
-        coli__acts_bytes(max_chunk, d->n_head * d->d_head, mixed) +
-        coli__acts_bytes(max_chunk, d->n_v_head * d->d_v, mixed_dn) +
-        coli__moe_bytes(m->moe, d->n_layer, d->n_expert_used, max_chunk, n_worker) +
+        coli__acts_bytes(o->max_chunk, d->d_model, x) +
+        coli__acts_bytes(o->max_chunk, d->n_head * d->d_head, mixed) +
+        coli__acts_bytes(o->max_chunk, d->n_v_head * d->d_v, mixed_dn) +
+        coli__moe_bytes(m->moe, d->n_layer, d->n_expert_used, o->max_chunk, o->n_worker) +
         T * (2 * (uint64_t)d->d_model + proj_floats(d) + 2 * (d->d_rot / 2)) * sizeof(float) +
-        n_worker * (uint64_t)scratch_floats(d, n_ctx, max_chunk) * sizeof(float);
+        o->n_worker * (uint64_t)scratch_floats(d, o->n_ctx, o->max_chunk) * sizeof(float);
 }
 
-static coli_status state_allocate(state *s)
+static coli_status state_allocate(state *s, const coli__state_opts *o, coli__store *store)
 {
     const qwen36_dims *d = &s->m->dims;
     const size_t T = s->max_tok;
@@ -451,7 +458,7 @@ static coli_status state_allocate(state *s)
     s->n_scratch = scratch_floats(d, s->n_ctx, s->max_tok);
     s->recurrent_floats = recurrent_floats(d);
     uint64_t kv;
-    if (!keys_bytes(s->m, s->n_ctx, &kv))
+    if (!keys_bytes(s->m, o, &kv))
         return coli__fail(COLI_E_NOMEM, "keys and values of %u tokens are too large", s->n_ctx);
 
     uint32_t x, mixed, mixed_dn;
@@ -460,7 +467,7 @@ static coli_status state_allocate(state *s)
     COLI_TRY(coli__acts_init(&s->mixed, s->max_tok, d->n_head * d->d_head, mixed));
     COLI_TRY(coli__acts_init(&s->mixed_dn, s->max_tok, d->n_v_head * d->d_v, mixed_dn));
     COLI_TRY(coli__moe_create(s->m->moe, d->n_layer, d->n_expert_used, s->max_tok, s->n_worker,
-                              s->m->k, s->m->tier, s->m->store, &s->moe));
+                              s->m->k, s->m->tier, store, &s->moe));
     COLI_TRY(coli__dense_create(coli__tier_devices(s->m->tier), s->max_tok, &s->dense));
     s->recurrent = coli__alloc64(s->m->n_deltanet * s->recurrent_floats * sizeof(float));
     s->keys = coli__alloc64_raw((size_t)kv);
@@ -477,17 +484,17 @@ static coli_status state_allocate(state *s)
     return COLI_OK;
 }
 
-static coli_status state_create(void *p, uint32_t n_ctx, uint32_t max_chunk, uint32_t n_worker,
-                                void **out)
+static coli_status state_create(void *p, const coli__state_opts *o, coli__store *store, void **out)
 {
     *out = NULL;
     state *s = coli__calloc(1, sizeof *s);
     if (!s) return COLI_E_NOMEM;
     s->m = p;
-    s->n_ctx = n_ctx;
-    s->max_tok = max_chunk;
-    s->n_worker = n_worker;
-    const coli_status status = state_allocate(s);
+    s->n_ctx = o->n_ctx;
+    s->max_tok = o->max_chunk;
+    s->n_worker = o->n_worker;
+    s->kv_f16 = o->kv_f16;
+    const coli_status status = state_allocate(s, o, store);
     if (status != COLI_OK) {
         state_destroy(s);
         return status;
@@ -663,13 +670,31 @@ static void norm_item(void *ctx, uint32_t item, uint32_t worker)
 
 /* -- attention --------------------------------------------------------------------------------- */
 
-static float *kv_at(const chunk *c, float *cache, uint32_t head, uint32_t pos)
+/* The d_head numbers of a head at a position. */
+static void *kv_at(const chunk *c, void *cache, uint32_t head, uint32_t pos)
 {
     const qwen36_dims *d = &c->s->m->dims;
-    return cache + (((size_t)c->kind * d->n_kv_head + head) * c->s->n_ctx + pos) * d->d_head;
+    const size_t at = (((size_t)c->kind * d->n_kv_head + head) * c->s->n_ctx + pos) * d->d_head;
+    return c->s->kv_f16 ? (void *)((uint16_t *)cache + at) : (void *)((float *)cache + at);
 }
 
-/* Norm and rotate the row's queries in place and its keys into the cache; copy its values there. */
+/* One key or value of row t into the cache.  What f16 cannot hold makes the layer fail. */
+static void keep(const chunk *c, uint32_t t, const float *x, void *to)
+{
+    state *s = c->s;
+    const uint32_t n = s->m->dims.d_head;
+    if (!s->kv_f16) {
+        memcpy(to, x, n * sizeof *x);
+        return;
+    }
+    if (s->m->k->narrow(x, n, to)) return;
+    coli__moe_reject(s->moe, t);
+    unsigned seen = atomic_load(&s->first_wide);
+    while (t < seen && !atomic_compare_exchange_weak(&s->first_wide, &seen, t)) {
+    }
+}
+
+/* Norm and rotate the row's queries and keys in place; keys and values into the cache. */
 static void prepare_row(const chunk *c, uint32_t t)
 {
     const state *s = c->s;
@@ -678,9 +703,9 @@ static void prepare_row(const chunk *c, uint32_t t)
     const attention_layer *a = &s->m->layers[c->layer].attn;
     const float *cosine = s->rope_cos + (size_t)t * (d->d_rot / 2);
     const float *sine = s->rope_sin + (size_t)t * (d->d_rot / 2);
-    float *q = s->proj + (size_t)t * s->n_proj; // (n_head, query d_head | gate d_head)
-    const float *key = q + 2 * (size_t)d->n_head * d->d_head;
-    const float *value = key + (size_t)d->n_kv_head * d->d_head;
+    float *q = s->proj + (size_t)t * s->n_proj;          // (n_head, query d_head | gate d_head)
+    float *keys = q + 2 * (size_t)d->n_head * d->d_head; // (n_kv_head, d_head)
+    const float *values = keys + (size_t)d->n_kv_head * d->d_head;
 
     for (uint32_t h = 0; h < d->n_head; h++) {
         float *query = q + 2 * (size_t)h * d->d_head;
@@ -688,11 +713,11 @@ static void prepare_row(const chunk *c, uint32_t t)
         coli__rope_apply(query, cosine, sine, d->d_rot);
     }
     for (uint32_t h = 0; h < d->n_kv_head; h++) {
-        float *to = kv_at(c, s->keys, h, s->pos + t);
-        k->rmsnorm(key + (size_t)h * d->d_head, a->k_norm, 1, d->d_head, d->eps, to);
-        coli__rope_apply(to, cosine, sine, d->d_rot);
-        memcpy(kv_at(c, s->values, h, s->pos + t), value + (size_t)h * d->d_head,
-               d->d_head * sizeof(float));
+        float *key = keys + (size_t)h * d->d_head;
+        k->rmsnorm(key, a->k_norm, 1, d->d_head, d->eps, key);
+        coli__rope_apply(key, cosine, sine, d->d_rot);
+        keep(c, t, key, kv_at(c, s->keys, h, s->pos + t));
+        keep(c, t, values + (size_t)h * d->d_head, kv_at(c, s->values, h, s->pos + t));
     }
 }
 
@@ -754,6 +779,7 @@ static void attend_item(void *ctx, uint32_t item, uint32_t worker)
         .k = kv_at(c, s->keys, kv_head, 0),
         .v = kv_at(c, s->values, kv_head, 0),
         .kv_stride = d->d_head,
+        .kv_f16 = s->kv_f16,
         .scale = coli_rsqrt((float)d->d_head),
         .scores = scratch_of(s, worker),
         .ld_scores = s->n_ctx,
@@ -1015,11 +1041,24 @@ static coli_status logits(const chunk *c, const coli__forward_args *args)
     return COLI_OK;
 }
 
+static coli_status layer_failed(const chunk *c, coli_status status)
+{
+    const unsigned t = atomic_load(&c->s->first_wide);
+    if (status != COLI_E_NUMERIC || t == UINT32_MAX)
+        return coli__fail_in(status, "layer %u", c->layer);
+    return coli__fail(status,
+                      "layer %u: position %u: a key or value is not finite or 65520 or more in "
+                      "magnitude, too much for f16; f32 (--kv f32) holds more",
+                      c->layer, c->s->pos + t);
+}
+
 static coli_status forward(void *p, coli__pool *pool, const coli__forward_args *args)
 {
     state *s = p;
+    atomic_store(&s->first_wide, UINT32_MAX);
     const qwen36_dims *d = &s->m->dims;
     chunk c = {.s = s, .pool = pool, .n_tok = args->n_tok, .probe = args->probe};
+    coli__moe_set_router(s->moe, args->router);
     for (uint32_t t = 0; t < c.n_tok; t++)
         coli__mat_row(&s->m->embed, (uint32_t)args->ids[t], s->h + (size_t)t * d->d_model);
     coli__rope_table(s->m->rope_freq, d->d_rot, s->pos, c.n_tok, s->rope_cos, s->rope_sin);
@@ -1035,8 +1074,13 @@ static coli_status forward(void *p, coli__pool *pool, const coli__forward_args *
         finish_mixer(&c);
         const coli_status status =
             coli__moe_run(s->moe, &s->m->moe[c.layer], pool, c.n_tok, s->pos, s->h);
-        if (status != COLI_OK) return coli__fail_in(status, "layer %u", c.layer);
+        if (status != COLI_OK) return layer_failed(&c, status);
         probe_moe(&c);
+    }
+    if (args->elapsed) {
+        const coli__moe_times times = coli__moe_take_times(s->moe);
+        args->elapsed->moe_ns += times.moe_ns;
+        args->elapsed->wait_ns += times.wait_ns;
     }
     COLI_TRY(check_output(&c));
     if (args->logits_from < args->n_tok) COLI_TRY(logits(&c, args));
@@ -1050,6 +1094,7 @@ const coli__engine coli__engine_qwen36 = {
     .describe = qwen36_describe,
     .open = model_open,
     .close = model_close,
+    .offer = model_offer,
     .shape = model_shape,
     .state_create = state_create,
     .state_bytes = state_bytes,

@@ -189,7 +189,8 @@ static void bench_prefill(const coli__kernels *k, const char *fmt, uint32_t n_ou
 typedef struct floats {
     const coli__kernels *k;
     float a[8192], b[8192], c[8192], state[3 * 8192], tap[4 * 8192], S[128 * 128];
-    float kv[2048 * 512], scores[2048];
+    float keys[4096 * 256], values[4096 * 256], scores[8 * 4096];
+    uint16_t keys16[4096 * 256], values16[4096 * 256];
     int8_t q[8192];
     float d[128];
     int32_t sum[128];
@@ -216,22 +217,45 @@ static void do_softmax(void *p)
     memcpy(f->c, f->a, sizeof f->c);
     f->k->softmax_sum(f->c, 8192);
 }
-static void do_attend(void *p)
+static void attend(floats *f, uint32_t n_head, bool kv_f16)
 {
-    floats *f = p;
     const coli__attend_args a = {.n_row = 1,
-                                 .n_head = 1,
+                                 .n_head = n_head,
                                  .head_dim = 256,
-                                 .n_key = 2048,
+                                 .n_key = 4096,
                                  .q = f->a,
-                                 .k = f->kv,
-                                 .v = f->kv + 256,
-                                 .kv_stride = 512,
+                                 .q_head = 512,
+                                 .k = kv_f16 ? (void *)f->keys16 : f->keys,
+                                 .v = kv_f16 ? (void *)f->values16 : f->values,
+                                 .kv_stride = 256,
+                                 .kv_f16 = kv_f16,
                                  .scale = 0.0625f,
                                  .scores = f->scores,
-                                 .ld_scores = 2048,
-                                 .out = f->c};
+                                 .ld_scores = 4096,
+                                 .out = f->c,
+                                 .out_head = 256};
     f->k->attend(&a);
+}
+static void do_attend_1(void *p)
+{
+    attend(p, 1, true);
+}
+static void do_attend_1_f32(void *p)
+{
+    attend(p, 1, false);
+}
+static void do_attend_8(void *p)
+{
+    attend(p, 8, true);
+}
+static void do_attend_8_f32(void *p)
+{
+    attend(p, 8, false);
+}
+static void do_narrow(void *p)
+{
+    floats *f = p;
+    f->k->narrow(f->a, 2048, f->keys16);
 }
 static void do_conv(void *p)
 {
@@ -249,16 +273,19 @@ static void bench_floats(const coli__kernels *k)
     static const struct {
         const char *name;
         void (*fn)(void *);
-    } jobs[] = {{"quantise 2048", do_quantise},
-                {"rmsnorm 2048", do_rmsnorm},
-                {"silu_mul 512", do_silu},
-                {"softmax_sum 8192", do_softmax},
-                {"attend 2048 keys of 256", do_attend},
-                {"conv_silu 8192 channels", do_conv},
+    } jobs[] = {{"quantise 2048", do_quantise},     {"rmsnorm 2048", do_rmsnorm},
+                {"silu_mul 512", do_silu},          {"softmax_sum 8192", do_softmax},
+                {"narrow 2048", do_narrow},         {"attend, 4096 keys of 256", do_attend_1},
+                {"the same, f32", do_attend_1_f32}, {"attend, 8 heads", do_attend_8},
+                {"the same, f32", do_attend_8_f32}, {"conv_silu 8192 channels", do_conv},
                 {"deltanet 128 x 128", do_deltanet}};
     floats *f = check(coli__alloc64(sizeof *f));
     uint64_t seed = 7;
     for (float *p = f->a; p < f->scores; p++) *p = (float)next(&seed) * 0x1p-34f - 0.0625f;
+    for (uint32_t i = 0; i < 4096 * 256; i++) {
+        f->keys16[i] = coli_f32_to_f16(f->keys[i]);
+        f->values16[i] = coli_f32_to_f16(f->values[i]);
+    }
     f->k = k;
     for (size_t i = 0; i < sizeof jobs / sizeof *jobs; i++) {
         const timing t = measure(jobs[i].fn, f, 200);

@@ -180,6 +180,7 @@ T_TEST(products_that_always_fail)
     T_BEGIN;
     shim_set(SHIM_NONE, 0, NULL, NULL);
     coli_model_opts opts = backend_opts(0, true, NULL);
+    opts.place = "lmhead=0,dnproj=0,dnout=0,attnproj=0"; // no shared experts: their groups succeed
     coli_model *m;
     T_OK(coli_model_open(run_dir, &opts, &m));
     shim.spoil_products = true;
@@ -192,6 +193,40 @@ T_TEST(products_that_always_fail)
     T_EQ(s.n_device_lost, 1);
     T_EQ(s.n_call_failed, 3);
     T_TRUE(s.n_matmul_again > 0);
+}
+
+/* One failure turns a piece of the trunk off for good, and nothing else: the processor redoes the call. */
+T_TEST(each_component_fails_once)
+{
+    T_BEGIN;
+    static const struct {
+        const char *place, *entry;
+        uint32_t n_off; // matrices of one call
+    } cases[] = {{"lmhead=0", "matmul", 1},   {"dnproj=0", "matmul_batch", 2},
+                 {"dnout=0", "matmul", 1},    {"attnproj=0", "matmul_batch", 3},
+                 {"attnproj=0", "matmul", 1}, {"shexp=0", "group_issue", 3},
+                 {"shexp=0", "group_take", 3}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        shim_set(SHIM_NONE, 0, NULL, NULL);
+        coli_model_opts opts = backend_opts(0, false, NULL);
+        opts.place = cases[i].place;
+        coli_model *m;
+        T_OK(coli_model_open(run_dir, &opts, &m));
+        shim_set(SHIM_FAIL, 2, cases[i].entry, NULL);
+        float got[RUN_FLOATS];
+        run_swapped(m, got);
+        const coli_backend_stats s = backend_stats(m);
+        coli_model_close(m);
+        T_MEM(got, run_want, sizeof got);
+        if (!shim.spoilt[0]) continue; // a plugin without batches
+        T_EQ(s.n_call_failed, 1);
+        T_EQ(s.n_device_lost, 0);
+        T_EQ(s.n_matrix_off, cases[i].n_off);
+        T_EQ(s.n_matmul_again, cases[i].n_off);
+        T_TRUE(s.n_matrix > 0);
+        // the others go on
+        if (s.n_matrix > s.n_matrix_off) T_TRUE(s.n_matmul + s.n_group > 1);
+    }
 }
 
 /* A result whose rows are narrower than the model's is not read. */
@@ -242,6 +277,7 @@ int main(int argc, char **argv)
                                        cmocka_unit_test(three_failures_in_a_row_are_enough),
                                        cmocka_unit_test(takes_that_always_fail),
                                        cmocka_unit_test(products_that_always_fail),
+                                       cmocka_unit_test(each_component_fails_once),
                                        cmocka_unit_test(rows_that_are_too_narrow),
                                        cmocka_unit_test(an_upload_that_does_not_return),
                                        cmocka_unit_test(a_call_that_does_not_return)};

@@ -1012,6 +1012,25 @@ T_TEST(the_clock)
     }
 }
 
+/* The clock says what time it is: the host's own work, before a group and beside it, moves it. */
+T_TEST(the_time_of_day)
+{
+    T_BEGIN;
+    fake_host h;
+    coli_bk_device *dev = fake_open(&h, "link=1GB/s latency=10us kernel=5us bw=10GB/s copies=2 "
+                                        "trunk=1ms misses=2ms");
+    coli_bk_tensor *t = upload(&h, dev, &experts[0]);
+    coli_bk_group_stats s = {.struct_size = sizeof s};
+    T_BK(&h, fake.group_stats(dev, &s), COLI_BK_OK, "");
+    T_EQ(round(s.clock_ms * 1e6), 20000 + (double)expert_bytes);
+    check_expert(&h, dev, t, 0);
+    T_BK(&h, fake.group_stats(dev, &s), COLI_BK_OK, "");
+    // the device is done long before the host, and so is the result on its way
+    T_EQ(round(s.clock_ms * 1e6), 20000 + (double)expert_bytes + N_ROW * 3e6);
+    fake.tensor_free(dev, t);
+    close_clean(&h, dev);
+}
+
 /* With real=1 calls take as long as the clock says: the upload 20 ms, the group 10 ms twice. */
 T_TEST(real_time)
 {
@@ -1146,6 +1165,7 @@ int main(void)
         cmocka_unit_test(close_ends_everything),
         cmocka_unit_test(open_and_close_many_times),
         cmocka_unit_test(the_clock),
+        cmocka_unit_test(the_time_of_day),
         cmocka_unit_test(real_time),
         cmocka_unit_test(both_sequences_at_once),
         cmocka_unit_test(a_lost_device_lets_go_of_the_source),

@@ -42,13 +42,14 @@ static char *poisoned(poison p, const char *trunk)
 }
 
 static const int32_t ids[] = {5, 6, 7, 8};
-enum { D = 64, D_V = 24, N_VOCAB = 320 };
+enum { D = 64, D_V = 24, D_HEAD = 32, N_VOCAB = 320 };
 
-static void check(const char *name, float value, uint32_t n, const char *trunk, const char *message)
+static void check_kv(const char *name, float value, uint32_t n, const char *trunk,
+                     const char *message, coli_kv kv)
 {
     char *dir = poisoned((poison){.name = name, .value = value, .n = n}, trunk);
     coli_model *m = world_open(dir, 2, NULL);
-    coli_session *s = world_session(m, 64, 64);
+    coli_session *s = world_session_kv(m, 64, 64, kv);
     T_FAILS(coli_session_feed(s, ids, 4), COLI_E_NUMERIC, message);
     T_EQ(coli_session_pos(s), 0);
     T_TRUE(coli_session_logits(s) == NULL);
@@ -56,6 +57,11 @@ static void check(const char *name, float value, uint32_t n, const char *trunk, 
     coli_session_destroy(s);
     coli_model_close(m);
     free(dir);
+}
+
+static void check(const char *name, float value, uint32_t n, const char *trunk, const char *message)
+{
+    check_kv(name, value, n, trunk, message, COLI_KV_F16);
 }
 
 T_TEST(mixer_input)
@@ -82,6 +88,42 @@ T_TEST(inside_the_experts) // x is within the range, silu(gate) * up is not
     T_BEGIN;
     check("model.layers.5.post_attention_layernorm.weight", 1e10f, D, "int8",
           "layer 5: position 0");
+}
+
+/* A key beyond f16: an error that tells a way out, which is one; an infinite one is an error in f32,
+ * too. */
+T_TEST(keys)
+{
+    T_BEGIN;
+    static const char name[] = "model.layers.3.self_attn.k_norm.weight";
+    check(name, 1e6f, D_HEAD, "int8", "layer 3: position 0: a key or value is not finite or 65520");
+    check(name, 3e38f, D_HEAD, "f32", "layer 3: position 0: a key or value");
+    check_kv(name, 2e38f, D_HEAD, "f32", "layer 3: position 0: an activation", COLI_KV_F32);
+    char *dir = poisoned((poison){.name = name, .value = 2e6f, .n = D_HEAD}, "int8");
+    coli_model *m = world_open(dir, 2, NULL);
+    coli_session *f32 = world_session_kv(m, 64, 64, COLI_KV_F32);
+    T_OK(coli_session_feed(f32, ids, 4));
+    coli_session_destroy(f32);
+    coli_model_close(m);
+    free(dir);
+}
+
+/* The same for values, which have no norm, fed at once or one by one. */
+T_TEST(values)
+{
+    T_BEGIN;
+    char *dir = poisoned(
+        (poison){.name = "model.layers.7.self_attn.v_proj.weight", .value = 3e6f, .n = D}, "f32");
+    coli_model *m = world_open(dir, 2, NULL);
+    coli_session *s = world_session(m, 64, 64);
+    T_FAILS(coli_session_feed(s, ids, 4), COLI_E_NUMERIC, "layer 7: position 0: a key or value");
+    T_FAILS(coli_session_feed(s, ids, 1), COLI_E_NUMERIC, "--kv f32");
+    coli_session *f32 = world_session_kv(m, 64, 64, COLI_KV_F32);
+    T_OK(coli_session_feed(f32, ids, 4));
+    coli_session_destroy(f32);
+    coli_session_destroy(s);
+    coli_model_close(m);
+    free(dir);
 }
 
 T_TEST(head_input)
@@ -142,6 +184,8 @@ int main(void)
         cmocka_unit_test(mixer_output),
         cmocka_unit_test(moe_input),
         cmocka_unit_test(inside_the_experts),
+        cmocka_unit_test(keys),
+        cmocka_unit_test(values),
         cmocka_unit_test(head_input),
         cmocka_unit_test(infinite_in_float_products),
         cmocka_unit_test(shared_gate),

@@ -24,6 +24,12 @@ static const usage_case usage_cases[] = {
      NULL,
      "--vram: expected auto, a share like 50%, or a size like 8GiB, 12GB or 500MiB, found \"8G\""},
     {{"run", "--vram", "101%", "x"}, NULL, "found \"101%\""},
+    {{"run", "--replan-with", "tail,x", "x"},
+     NULL,
+     "--replan-with: expected one or more of tail, prior, cost, online or hold, each once, with "
+     "commas between, found \"tail,x\""},
+    {{"run", "--replan-with", "tail,tail", "x"}, NULL, "found \"tail,tail\""},
+    {{"run", "--home", "row", "x"}, NULL, "expected expert or layer, found \"row\""},
     {{"run", "--devices", "0,", "x"}, NULL, "--devices: expected numbers of devices like 0 or 0,2"},
     {{"run", "x"}, "COLI_CUDA=yes", "environment variable COLI_CUDA: expected 1 or 0"},
     {{"run", "x"}, "COLI_GPUS=all", "environment variable COLI_GPUS: expected numbers"},
@@ -147,7 +153,7 @@ T_TEST(old_and_new_plugins_compute_the_same)
     for (int i = 0; i < 3; i++)
         for (int k = 0; k < 4; k++) {
             outcome o = RUN("coli", "", "run", "--backend", plugins[i], "--vram", shares[k],
-                            "--vram-trunk", ASK);
+                            "--place", "all", ASK);
             EXPECT(o, o.code == 0);
             T_STR(o.out, cpu.out);
             forget(&o);
@@ -190,6 +196,37 @@ T_TEST(what_was_asked_for_and_cannot_be_used_is_an_error)
     forget(&o);
 }
 
+/* What is on a device is said; lists are refused with what is expected. */
+T_TEST(where_the_trunk_is)
+{
+    T_BEGIN;
+    outcome o = run_with("coli", "", 0, LIST("COLI_PLACE=shexp=0:2"),
+                         LIST("run", "--backend", PLUGIN("today"), "-n", "1", ASK));
+    EXPECT(o, has(o.err,
+                  "trunk: 2 of 8 shexp on device 0; lmhead, 6 dnproj, 6 dnout, 2 attnproj, 6 of 8 "
+                  "shexp on the processor: as asked\n"));
+    forget(&o);
+    o = run_with("coli", "", 0, LIST("COLI_PLACE=lmhead=0"),
+                 LIST("run", "--backend", PLUGIN("today"), "--place", "off", "-n", "1", ASK));
+    EXPECT(o, !has(o.err, "trunk: "));
+    forget(&o);
+    o = run_with("coli", "", 0, LIST("COLI_TRUNK_PROBE=0"), LIST("info", "--settings"));
+    EXPECT(o, has(o.out, "  --no-trunk-probe     on                           COLI_TRUNK_PROBE\n"));
+    forget(&o);
+    o = run_with("coli", "", 0, LIST("COLI_TRUNK_PROBE=off"), LIST("info", "--settings"));
+    EXPECT(o, o.code == 2);
+    EXPECT(o, has(o.err, "environment variable COLI_TRUNK_PROBE: expected 1 or 0, found \"off\""));
+    forget(&o);
+    o = RUN("coli", "", "run", "--place", "lmhead=gpu", ASK);
+    EXPECT(o, o.code == 2);
+    EXPECT(o,
+           has(o.err,
+               "coli: place: expected auto, off, all, or up to 8 items with commas between them: "
+               "NAME=cpu, NAME=DEVICE, "));
+    EXPECT(o, has(o.err, "; found \"lmhead=gpu\" in \"lmhead=gpu\"\n"));
+    forget(&o);
+}
+
 T_TEST(settings_say_where_they_are_from)
 {
     T_BEGIN;
@@ -199,7 +236,7 @@ T_TEST(settings_say_where_they_are_from)
     EXPECT(o, has(o.out, "  --backend            none                         COLI_CUDA\n"));
     EXPECT(o, has(o.out, "  --devices            1,2                          COLI_GPUS\n"));
     EXPECT(o, has(o.out, "  --vram               12GB                         command line\n"));
-    EXPECT(o, has(o.out, "  --vram-trunk         off                          default\n"));
+    EXPECT(o, has(o.out, "  --place              auto                         default\n"));
     forget(&o);
     o = run_with("coli", "", 0, LIST("CUDA_EXPERT_GB=3"), LIST("info", "--settings"));
     EXPECT(o, o.code == 0);
@@ -217,6 +254,7 @@ int main(void)
         cmocka_unit_test(json),
         cmocka_unit_test(old_and_new_plugins_compute_the_same),
         cmocka_unit_test(what_was_asked_for_and_cannot_be_used_is_an_error),
+        cmocka_unit_test(where_the_trunk_is),
         cmocka_unit_test(settings_say_where_they_are_from),
     };
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);

@@ -143,7 +143,7 @@ T_TEST(ctrl_c_stops_the_answer_and_keeps_the_conversation)
     /* hot sampling without an end: it goes on until it is stopped */
     start(&t, NULL,
           LIST("chat", "--no-history", "--temp", "100", "--top-k", "0", "--top-p", "1", "--seed",
-               "1", "--model", MODEL));
+               "2", "--model", MODEL));
     wait_for(&t, "> ");
     type(&t, "Tell me a story.\r");
     wait_for(&t, "\n");
@@ -165,7 +165,7 @@ static void start_babbling(terminal *t)
 {
     start(t, NULL,
           LIST("chat", "--no-history", "--temp", "100", "--top-k", "0", "--top-p", "1", "--seed",
-               "1", "--model", MODEL));
+               "2", "--model", MODEL));
     wait_for(t, "> ");
     type(t, "Tell me a story.\r");
     wait_for(t, "\033[2m");

@@ -24,15 +24,24 @@ static uint64_t recorded(const char *name)
     return h;
 }
 
-/* Whether every instruction set gives the recorded hash; the others are printed. */
+static bool equal(const char *isa, const char *name, uint64_t want, digest got)
+{
+    if (got.h != want) print_error("%s, %s: %016llx\n", isa, name, (unsigned long long)got.h);
+    return got.h == want;
+}
+
+/* Whether every instruction set gives the recorded hashes; others are printed. */
 static bool is_recorded(const char *name, const char *dir, uint32_t n_prompt)
 {
-    const uint64_t want = recorded(name);
+    char name_f32[80];
+    snprintf(name_f32, sizeof name_f32, "%s, kv f32", name);
+    const uint64_t want = recorded(name), want_f32 = recorded(name_f32);
     bool ok = true;
     for (const char *const *isa = world_isas(); *isa; isa++) {
-        const digest got = digest_run(dir, *isa, 2, 64, n_prompt);
-        if (got.h != want) print_error("%s, %s: %016llx\n", *isa, name, (unsigned long long)got.h);
-        ok &= got.h == want;
+        coli_model *m = world_open(dir, 2, *isa);
+        ok &= equal(*isa, name, want, digest_kv(m, COLI_KV_F16, 64, n_prompt));
+        ok &= equal(*isa, name_f32, want_f32, digest_kv(m, COLI_KV_F32, 64, n_prompt));
+        coli_model_close(m);
     }
     return ok;
 }

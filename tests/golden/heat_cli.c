@@ -114,7 +114,7 @@ T_TEST(what_makes_no_sense_is_refused)
         {{"heat", "import", good, scratch_path("old"), "--model", MODEL}, "already exists"},
         {{"heat", "import", scratch_path("x"), older("7", 7, none), "--model", MODEL},
          "expected 8 layers of 64 experts, as the model has; found 7 of 64"},
-        {{"run", "--json", "x"}, "hint: it belongs to"},
+        {{"run", "--jsonl", "x"}, "hint: it belongs to"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         outcome o = run_with("coli", "", 0, NULL, cases[i].args);

@@ -1,4 +1,5 @@
-/* measure_cli.c - what the programs tell about a run, as a script meets it: recorded routing. */
+/* measure_cli.c - what the programs tell about a run, as a script meets it: recorded routing, figures
+ * as JSON. */
 #include <jansson.h>
 
 #include "coli/coli.h"
@@ -84,12 +85,218 @@ T_TEST(qwen36_records_what_it_makes)
     forget(&o);
 }
 
+/* -- figures ----------------------------------------------------------------------------------- */
+
+static json_t *parse(const outcome *o)
+{
+    json_error_t error;
+    json_t *root = json_loads(o->out, 0, &error);
+    EXPECT(*o, root != NULL);
+    return root;
+}
+
+/* A number at a path like "vram.hit_rate". */
+static double number(const json_t *root, const char *path)
+{
+    char key[64];
+    const char *at = path;
+    while (at) {
+        const size_t n = strcspn(at, ".");
+        snprintf(key, sizeof key, "%.*s", (int)n, at);
+        root = json_object_get(root, key);
+        at = at[n] ? at + n + 1 : NULL;
+    }
+    if (!json_is_number(root)) fail_msg("%s is missing, or no number", path);
+    return json_number_value(root);
+}
+
+static const char *text(const json_t *root, const char *key)
+{
+    const json_t *value = json_object_get(root, key);
+    if (!json_is_string(value)) fail_msg("%s is missing, or no text", key);
+    return json_string_value(value);
+}
+
+T_TEST(run_as_json)
+{
+    T_BEGIN;
+    outcome o = RUN("coli", "", "run", "--temp", "0", "--model", MODEL, "--backend", "none",
+                    "--json", "What is 17 + 25?");
+    EXPECT(o, o.code == 0);
+    json_t *root = parse(&o);
+    EXPECT(o, !has(o.err, "= 42")); // the answer is in the object alone
+    T_STR(text(root, "answer"), "17 + 25 = 42");
+    T_STR(text(root, "stop"), "token");
+    T_TRUE(json_is_string(json_object_get(root, "thinking")));
+    T_EQ(number(root, "n_prompt"), number(root, "n_prefill"));
+    const double n = number(root, "n_generated"), decode_s = number(root, "decode_s");
+    T_FLE(fabs(number(root, "ms_per_token") - decode_s * 1e3 / (n - 1)), 1e-9);
+    T_FLE(fabs(number(root, "tok_s") - (n - 1) / decode_s), 1e-6 * n / decode_s);
+    T_FLE(number(root, "moe_ms_per_token"), number(root, "ms_per_token"));
+    T_TRUE(number(root, "moe_ms_per_token") > 0 && number(root, "prefill_moe_s") > 0);
+    T_FLE(number(root, "prefill_moe_s"), number(root, "prefill_s"));
+    T_FLE(number(root, "prefill_s"), number(root, "ttft_s"));
+    T_TRUE(number(root, "wait_ms_per_token") == 0 && number(root, "prefill_wait_s") == 0);
+    T_EQ(json_array_size(json_object_get(root, "devices")), 0);
+    T_TRUE(json_is_null(json_object_get(root, "vram")));
+    json_decref(root);
+    forget(&o);
+    o = RUN("coli", "", "run", "--model", MODEL, "--json", "-n", "3", "What is 17 + 25?");
+    EXPECT(o, o.code == 1); // thinking took all
+    root = parse(&o);
+    T_STR(text(root, "stop"), "length");
+    T_STR(text(root, "answer"), "");
+    json_decref(root);
+    forget(&o);
+}
+
+#ifdef TEST_FAKE
+/* Two launches of 2 ms in each of 8 layers are waited for, and counted as waiting. */
+T_TEST(run_as_json_with_a_device)
+{
+    T_BEGIN;
+    outcome o = RUN("coli", "", "run", "--temp", "0", "--no-think", "--model", MODEL, "--backend",
+                    TEST_FAKE, "--vram", "50%", "--backend-options", "real=1 kernel=2ms",
+                    "--replan", "--json", "What is 17 + 25?");
+    EXPECT(o, o.code == 0);
+    json_t *root = parse(&o);
+    T_STR(text(root, "answer"), "17 + 25 = 42");
+    T_FGE(number(root, "wait_ms_per_token"), 20);
+    T_FLE(number(root, "wait_ms_per_token"), number(root, "moe_ms_per_token"));
+    T_FLE(number(root, "moe_ms_per_token"), number(root, "ms_per_token"));
+    T_FGE(number(root, "prefill_wait_s"), 0.020);
+    T_EQ(number(root, "vram.experts"), 256);
+    T_EQ(number(root, "vram.experts_total"), 512);
+    const double hits = number(root, "vram.decode_hits"),
+                 misses = number(root, "vram.decode_misses");
+    T_EQ(hits + misses,
+         (number(root, "n_generated")) * 8 * 6); // the stop token is sampled, not fed
+    T_FLE(fabs(number(root, "vram.decode_hit_rate") - hits / (hits + misses)), 1e-12);
+    T_GE(number(root, "vram.replan_planned"), number(root, "vram.replan_done"));
+    T_GE(number(root, "vram.swaps"), number(root, "vram.replan_done"));
+    const json_t *devices = json_object_get(root, "devices");
+    T_EQ(json_array_size(devices), 1);
+    T_STR(text(json_array_get(devices, 0), "backend"), "fake");
+    T_EQ(number(json_array_get(devices, 0), "experts"), 256);
+    T_TRUE(json_is_null(json_object_get(json_array_get(devices, 0), "lost")));
+    json_decref(root);
+    forget(&o);
+}
+
+T_TEST(bench_tells_of_devices)
+{
+    T_BEGIN;
+    outcome o = RUN("coli", "", "bench", "--model", MODEL, "--backend", TEST_FAKE, "--vram", "25%",
+                    "--backend-options", "devices=2", "--prefill", "8", "--decode", "4", "--repeat",
+                    "2", "--buffer", "64", "--json");
+    EXPECT(o, o.code == 0);
+    json_t *root = parse(&o);
+    const json_t *devices = json_object_get(root, "devices");
+    T_EQ(json_array_size(devices), 2);
+    T_EQ(number(json_array_get(devices, 0), "experts") +
+             number(json_array_get(devices, 1), "experts"),
+         128);
+    T_EQ(number(json_array_get(devices, 1), "device"), 1);
+    T_EQ(number(root, "vram.experts"), 128);
+    T_TRUE(number(root, "decode.vram_hit_rate") > 0.02 &&
+           number(root, "decode.vram_hit_rate") < 0.9);
+    T_FGE(number(root, "swaps"), 0);
+    json_decref(root);
+    forget(&o);
+    o = RUN("coli", "", "bench", "--model", MODEL, "--backend", TEST_FAKE, "--vram", "100%",
+            "--prefill", "0", "--decode", "4", "--repeat", "2", "--buffer", "64");
+    EXPECT(o, o.code == 0);
+    EXPECT(o, has(o.out, "device fake 0, simulated device 0: 512 of 512 experts, "));
+    EXPECT(o, has(o.out, "decode VRAM hit rate: 100.0 % (384 hits, 0 misses)\n"));
+    forget(&o);
+    o = RUN("coli", "", "bench", "--model", MODEL, "--backend", "none", "--prefill", "0",
+            "--decode", "2", "--repeat", "1", "--buffer", "64");
+    EXPECT(o, o.code == 0);
+    EXPECT(o, !has(o.out, "VRAM"));
+    forget(&o);
+}
+#endif
+
+/* -- plans ------------------------------------------------------------------------------------- */
+
+T_TEST(plan_says_what_sits_where)
+{
+    T_BEGIN;
+    outcome o = RUN("coli", "", "plan", MODEL, "--backend", "none", "--threads", "2");
+    EXPECT(o, o.code == 0);
+    EXPECT(o, has(o.out, "\n  keys and values                0.0") &&
+                  has(o.out, "  of 4096 tokens\n"));
+    EXPECT(o, has(o.out, "experts                          0.010 GB  512 of 0.020 MB, 64 in each"));
+    EXPECT(o, has(o.out, "\n        0 experts in VRAM\n"
+                         "      512 in memory: all the others, mapped\n"));
+    EXPECT(o, has(o.out, "a token reads 0.000 MB from VRAM, 3.852 MB from memory, 0.000 MB from"));
+    EXPECT(o, !*o.err);
+    forget(&o);
+    o = RUN("coli", "", "plan", MODEL, "--backend", "none", "--vram", "2MB"); // planned for
+    EXPECT(o, o.code == 0);
+    EXPECT(o,
+           has(o.out, "VRAM for experts                 0.002 GB  of a device that is not there"));
+    EXPECT(o, has(o.out, "\n      102 experts in VRAM: 0.020 MB each there\n"));
+    forget(&o);
+}
+
+T_TEST(plan_warns_when_memory_is_short)
+{
+    T_BEGIN;
+    outcome o = RUN("coli", "", "plan", MODEL, "--backend", "none", "--threads", "2", "--ram",
+                    "25MB", "--json");
+    EXPECT(o, o.code == 0); // it can run
+    json_t *root = parse(&o);
+    T_STR(text(root, "fit"), "reads");
+    T_EQ(number(root, "ram_bytes"), 25000000);
+    T_EQ(number(root, "n_in_ram") + number(root, "n_on_disk"), 512);
+    T_TRUE(number(root, "n_on_disk") > 0 && number(root, "token_disk_bytes") > 0);
+    EXPECT(o, has(o.err, "every token will wait for the disk\n"));
+    EXPECT(o, has(o.err, "\nhint: --ctx ") && has(o.err, " makes room for all\n"));
+    char ctx[16];
+    snprintf(ctx, sizeof ctx, "%.0f", number(root, "n_ctx_all"));
+    json_decref(root);
+    forget(&o);
+    o = RUN("coli", "", "plan", MODEL, "--backend", "none", "--threads", "2", "--ram", "25MB",
+            "--ctx", ctx);
+    EXPECT(o, o.code == 0 && !*o.err); // the hint was right
+    forget(&o);
+    o = RUN("coli", "", "plan", MODEL, "--backend", "none", "--threads", "2", "--ram", "8MB");
+    EXPECT(o, o.code == 1);
+    EXPECT(o, has(o.err, "memory is not enough: one expert of each layer and the rest need 0.0"));
+    EXPECT(o, has(o.err, " GB, 0.008 GB may be taken\n"));
+    EXPECT(o, has(o.err, "hint: 0.0") && has(o.err, "more of memory or of VRAM hold all"));
+    forget(&o);
+}
+
+T_TEST(plan_refuses_as_run_does)
+{
+    T_BEGIN;
+    outcome o = RUN("coli", "", "plan", "--ctx", "9999", MODEL);
+    EXPECT(o, o.code == 2 && has(o.err, "at most 4096"));
+    forget(&o);
+    o = RUN("coli", "", "plan", "/nonexistent");
+    EXPECT(o, o.code == 2 && has(o.err, "/nonexistent"));
+    forget(&o);
+    o = RUN("coli", "", "plan", MODEL, "--backend", "nosuch");
+    EXPECT(o, o.code == 2 && has(o.err, "hint: `coli backend list` shows what there is"));
+    forget(&o);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(run_records_what_replay_reads),
         cmocka_unit_test(chat_records_every_turn),
         cmocka_unit_test(qwen36_records_what_it_makes),
+        cmocka_unit_test(run_as_json),
+        cmocka_unit_test(plan_says_what_sits_where),
+        cmocka_unit_test(plan_warns_when_memory_is_short),
+        cmocka_unit_test(plan_refuses_as_run_does),
+#ifdef TEST_FAKE
+        cmocka_unit_test(run_as_json_with_a_device),
+        cmocka_unit_test(bench_tells_of_devices),
+#endif
     };
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
 }

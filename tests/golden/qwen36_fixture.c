@@ -1,4 +1,5 @@
-/* qwen36_fixture.c - f32 containers of the tiny checkpoints against Hugging Face transformers.
+/* qwen36_fixture.c - f32 containers of the tiny checkpoints, with keys and values in f32, against
+ * Hugging Face transformers; then with keys and values in f16.
  *
  * a flat, b wrapped and sharded with vision and MTP tensors, c unfused experts: the same numbers,
  * one expectation.  d is fp8 with 128x128 block scales and has its own.  tests/fixtures/README.md
@@ -101,7 +102,7 @@ static bool on_rows(void *user, uint32_t pos, uint32_t n_row, const float *logit
 /* Feed the ids in pieces that end at the cuts, and compare every row. */
 static void check_case(coli_model *m, const expected *e, const uint32_t *cuts, uint32_t n_cut)
 {
-    coli_session *s = world_session(m, 0, 0);
+    coli_session *s = world_session_kv(m, 0, 0, COLI_KV_F32);
     seen_rows seen = {.e = e};
     uint32_t at = 0;
     for (uint32_t i = 0; i <= n_cut; i++) {
@@ -160,6 +161,78 @@ T_TEST(fp8_blocks)
     check_model("qwen36-tiny-d", "qwen36-tiny-d");
 }
 
+/* -- keys and values in f16 -------------------------------------------------------------------- */
+
+/* The default keeps keys and values in f16, each wrong by at most 2^-11 of itself.  How far that moves
+ * logits depends on the model, so the bounds are what was measured, 9.1e-4 at most and 8.8e-5 in the
+ * mean, doubled.  The same experts are chosen but for near-ties: 2 of 34432 were others. */
+static const double f16_tolerance = 1.8e-3, f16_tolerance_mean = 1.8e-4;
+
+typedef struct f16_rows {
+    const expected *e;
+    double worst, sum;
+    uint32_t n_row, n_other_expert, n_other_top;
+} f16_rows;
+
+static bool on_f16_rows(void *user, uint32_t pos, uint32_t n_row, const float *logits,
+                        const int32_t *expert_ids, const float *expert_w)
+{
+    (void)expert_w;
+    f16_rows *s = user;
+    for (uint32_t r = 0; r < n_row; r++, s->n_row++) {
+        const float *row = logits + (size_t)r * VOCAB,
+                    *want = s->e->logits + (size_t)(pos + r) * VOCAB;
+        const double off = relative(row, want, VOCAB);
+        s->worst = fmax(s->worst, off);
+        s->sum += off;
+        s->n_other_top += argmax(row, VOCAB) != argmax(want, VOCAB);
+        for (uint32_t l = 0; l < N_LAYER; l++)
+            for (uint32_t k = 0; k < K; k++)
+                s->n_other_expert += expert_ids[((size_t)l * n_row + r) * K + k] !=
+                                     s->e->expert_ids[((size_t)l * s->e->n + pos + r) * K + k];
+    }
+    return true;
+}
+
+static void measure_f16(const char *checkpoint)
+{
+    char path[512];
+    snprintf(path, sizeof path, TEST_FIXTURES "/%s", checkpoint);
+    char *dir = world_container(path, checkpoint, "f32", "f32");
+    coli_model *m = world_open(dir, 2, NULL);
+    snprintf(path, sizeof path, TEST_FIXTURES "/%s/expected.safetensors", checkpoint);
+    coli__st *st;
+    T_OK(coli__st_open(path, &st));
+    f16_rows seen = {0};
+    for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
+        expected e = load(st, lengths[i]);
+        coli_session *s = world_session(m, 0, 0);
+        seen.e = &e;
+        T_OK(coli_session_eval(s, e.ids, e.n, on_f16_rows, &seen));
+        coli_session_destroy(s);
+        unload(&e);
+    }
+    print_message(
+        "%s, f16: %u rows, off by %.6f at most, %.6f in the mean; %u other experts, %u other "
+        "best tokens\n",
+        checkpoint, seen.n_row, seen.worst, seen.sum / seen.n_row, seen.n_other_expert,
+        seen.n_other_top);
+    T_FLE(seen.worst, f16_tolerance);
+    T_FLE(seen.sum / seen.n_row, f16_tolerance_mean);
+    T_LE(seen.n_other_expert, seen.n_row * N_LAYER * K / 1000);
+    T_EQ(seen.n_other_top, 0);
+    coli__st_close(st);
+    coli_model_close(m);
+    free(dir);
+}
+
+T_TEST(f16_keys_and_values)
+{
+    T_BEGIN;
+    measure_f16("qwen36-tiny-a");
+    measure_f16("qwen36-tiny-d");
+}
+
 /* -- inside the layers ------------------------------------------------------------------------- */
 
 static void check_rows(const float *got, const coli__st_tensor *t)
@@ -180,7 +253,7 @@ T_TEST(residuals)
     for (size_t i = 0; i < 2; i++) {
         const char *length = i ? "65" : "3";
         expected e = load(st, length);
-        coli_session *s = world_session(m, 0, 0);
+        coli_session *s = world_session_kv(m, 0, 0, COLI_KV_F32);
         float *mixer = calloc((size_t)N_LAYER * e.n * D, sizeof *mixer);
         float *moe = calloc((size_t)N_LAYER * e.n * D, sizeof *moe);
         const coli__probe probe = {.mixer = mixer, .moe = moe};
@@ -210,7 +283,7 @@ T_TEST(recurrent_state)
     coli__st *st;
     T_OK(coli__st_open(TEST_FIXTURES "/qwen36-tiny-a/expected.safetensors", &st));
     expected e = load(st, "65");
-    coli_session *s = world_session(m, 0, 0);
+    coli_session *s = world_session_kv(m, 0, 0, COLI_KV_F32);
     T_OK(coli_session_feed(s, e.ids, 65));
     float *snap = malloc(m->engine->snapshot_bytes(s->state));
     m->engine->snapshot_save(s->state, snap);
@@ -241,9 +314,13 @@ T_TEST(recurrent_state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(flat),      cmocka_unit_test(wrapped_and_sharded),
-        cmocka_unit_test(unfused),   cmocka_unit_test(fp8_blocks),
-        cmocka_unit_test(residuals), cmocka_unit_test(recurrent_state),
+        cmocka_unit_test(flat),
+        cmocka_unit_test(wrapped_and_sharded),
+        cmocka_unit_test(unfused),
+        cmocka_unit_test(fp8_blocks),
+        cmocka_unit_test(residuals),
+        cmocka_unit_test(recurrent_state),
+        cmocka_unit_test(f16_keys_and_values),
     };
     return cmocka_run_group_tests(tests, NULL, world_teardown);
 }

@@ -169,6 +169,30 @@ T_TEST(half_floats)
     T_EQ(coli_bits(coli_f16_to_f32(0x8000)), 0x80000000);
 }
 
+/* Between two neighbouring halves a and b everything below the middle becomes a, everything above it
+ * b, the middle the one whose last bit is 0.  Beyond the largest the next step would be 65536. */
+T_TEST(to_half_floats)
+{
+    T_BEGIN;
+    for (uint32_t h = 0; h < 0x7C00; h++) {
+        const float a = coli_f16_to_f32((uint16_t)h);
+        const float b = h == 0x7BFF ? 65536.0f : coli_f16_to_f32((uint16_t)(h + 1));
+        const float middle = (float)(0.5 * ((double)a + (double)b)); // exact
+        for (uint32_t sign = 0; sign <= 0x8000; sign += 0x8000) {
+            const float s = sign ? -1.0f : 1.0f;
+            T_EQ(coli_f32_to_f16(s * a), sign | h);
+            T_EQ(coli_f32_to_f16(s * nextafterf(middle, 0)), sign | h);
+            T_EQ(coli_f32_to_f16(s * middle), sign | (h + (h & 1)));
+            T_EQ(coli_f32_to_f16(s * nextafterf(middle, INFINITY)), sign | (h + 1));
+        }
+    }
+    T_EQ(coli_f32_to_f16(0x1p-149f), 0);
+    T_EQ(coli_f32_to_f16(FLT_MAX), 0x7C00);
+    T_EQ(coli_f32_to_f16(-INFINITY), 0xFC00);
+    T_EQ(coli_f32_to_f16(coli_from_bits(0x7F800001)) & 0x7E00, 0x7E00);
+    T_EQ(coli_f32_to_f16(coli_from_bits(0xFFC00000)), 0xFE00);
+}
+
 /* The tree against its definition: neighbours in pairs, padded with zeros to a power of two. */
 T_PROP(tree_is_pairwise, 500)
 {
@@ -251,6 +275,7 @@ int main(void)
         cmocka_unit_test(angles),
         cmocka_unit_test(rotary_frequencies),
         cmocka_unit_test(half_floats),
+        cmocka_unit_test(to_half_floats),
         cmocka_unit_test(tree_is_pairwise),
         cmocka_unit_test(zeros_sum_to_plus_zero),
         cmocka_unit_test(quantise_rounds_to_nearest),

@@ -7,6 +7,10 @@
 #include "libcoli/src/base/alloc.h"
 #include "libcoli/src/math/kernels.h"
 
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
+
 enum { N_TABLE = 8 };
 static const coli__kernels *tables[N_TABLE];
 static uint32_t n_table;
@@ -385,6 +389,17 @@ T_TEST(every_kind_of_float)
     }
 }
 
+/* The mode in which a host may have left the processor. */
+static void flush_denormals(bool flush)
+{
+#if defined(__x86_64__)
+    _mm_setcsr(flush ? _mm_getcsr() | 0x8040u : _mm_getcsr() & ~0x8040u); // FTZ, DAZ
+#elif defined(__aarch64__)
+    const uint64_t mode = flush ? 1u << 24 | 1u << 19 : 0; // FZ, FZ16
+    __asm__ volatile("msr fpcr, %0" ::"r"(mode));
+#endif
+}
+
 /* One (row, head) as kernels.h defines it. */
 static void attend_plainly(const float *q, const float *k, const float *v, size_t stride,
                            uint32_t n_key, uint32_t dim, float scale, float *score, float *out)
@@ -403,9 +418,19 @@ static void attend_plainly(const float *q, const float *k, const float *v, size_
     }
 }
 
+/* Keys or values of which f16 holds every number, and their halves. */
+static void halve(float *x, uint16_t *half, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        half[i] = coli_f32_to_f16(x[i]);
+        x[i] = coli_f16_to_f32(half[i]);
+    }
+}
+
 T_PROP(attend_is_exact, 300)
 {
     enum { KEYS = 200, DIM = 272, MOST = COLI_ATTEND_MAX };
+    static uint16_t k16[KEYS * (DIM + 4)], v16[KEYS * (DIM + 4)];
     const uint32_t n_head = t_range(&rng, 1, MOST), n_row = t_range(&rng, 1, MOST / n_head);
     const uint32_t n_key = t_range(&rng, 1, KEYS - MOST), dim = t_range(&rng, 1, DIM);
     static float q[MOST * 2 * DIM], k[KEYS * (DIM + 4)], v[KEYS * (DIM + 4)];
@@ -430,13 +455,80 @@ T_PROP(attend_is_exact, 300)
     fill(&rng, q, 2 * dim * n_pair, NORMAL);
     fill(&rng, k, (n_key + n_row) * a.kv_stride, NORMAL);
     fill(&rng, v, (n_key + n_row) * a.kv_stride, calm_kind(&rng));
+    if (t_below(&rng, 2)) {
+        halve(k, k16, (n_key + n_row) * (uint32_t)a.kv_stride);
+        halve(v, v16, (n_key + n_row) * (uint32_t)a.kv_stride);
+        a.k = k16;
+        a.v = v16;
+        a.kv_f16 = true;
+    }
     for (uint32_t i = 0; i < n_pair; i++)
         attend_plainly(q + (size_t)i * 2 * dim, k, v, a.kv_stride, n_key + i / n_head, dim, a.scale,
                        scores, expected + (size_t)i * dim);
     for (uint32_t i = 0; i < n_table; i++) {
         memset(out, 0xFF, sizeof out);
         tables[i]->attend(&a);
-        equal_floats(tables[i]->name, "attend", out, expected, (size_t)dim * n_pair);
+        equal_floats(tables[i]->name, a.kv_f16 ? "attend f16" : "attend", out, expected,
+                     (size_t)dim * n_pair);
+    }
+}
+
+/* Keys and values that are denormal in f16 are ordinary numbers in f32: no mode of the processor may
+ * flush them while they are widened. */
+T_TEST(denormal_halves_survive_any_mode)
+{
+    T_BEGIN;
+    enum { DIM = 40, KEYS = 3 };
+    float q[DIM], out[DIM], scores[KEYS];
+    uint16_t kv[KEYS * DIM];
+    for (uint32_t c = 0; c < DIM; c++) q[c] = 1024.0f;
+    for (uint32_t i = 0; i < KEYS * DIM; i++) kv[i] = (uint16_t)(i % 7 == 0 ? 0x8001 + i : 1 + i);
+    const coli__attend_args a = {.n_row = 1,
+                                 .n_head = 1,
+                                 .head_dim = DIM,
+                                 .n_key = KEYS,
+                                 .q = q,
+                                 .k = kv,
+                                 .v = kv,
+                                 .kv_stride = DIM,
+                                 .kv_f16 = true,
+                                 .scale = 1.0f,
+                                 .scores = scores,
+                                 .ld_scores = KEYS,
+                                 .out = out};
+    float k32[KEYS * DIM], expected[DIM];
+    for (uint32_t i = 0; i < KEYS * DIM; i++) k32[i] = coli_f16_to_f32(kv[i]);
+    attend_plainly(q, k32, k32, DIM, KEYS, DIM, 1.0f, scores, expected);
+    T_TRUE(expected[0] != 0);
+    for (uint32_t i = 0; i < n_table; i++) {
+        flush_denormals(true);
+        tables[i]->attend(&a);
+        flush_denormals(false);
+        equal_floats(tables[i]->name, "attend", out, expected, DIM);
+    }
+}
+
+T_PROP(narrow_is_exact, 1000)
+{
+    static const uint32_t edges[] = {0x477FEFFF, 0x477FF000, 0xC77FEFFF, 0xC77FF000, 0x7F7FFFFF,
+                                     0x7F800000, 0xFF800000, 0x7FC00000, 0x7F800001, 0x387FFFFF,
+                                     0x33000000, 0x33000001, 0x80000000, 0x00000001, 0x38800000};
+    const uint32_t n = t_range(&rng, 1, N);
+    float x[N];
+    uint16_t expected[N], y[N + 1];
+    fill(&rng, x, n, (kind)t_below(&rng, N_KIND));
+    for (uint32_t i = t_below(&rng, 3); i > 0; i--)
+        x[t_below(&rng, n)] = coli_from_bits(edges[t_below(&rng, sizeof edges / sizeof *edges)]);
+    bool fits = true;
+    for (uint32_t i = 0; i < n; i++) {
+        expected[i] = coli_f32_to_f16(x[i]);
+        fits &= (expected[i] & 0x7C00) != 0x7C00;
+    }
+    for (uint32_t i = 0; i < n_table; i++) {
+        y[n] = 0xABCD;
+        T_EQ(tables[i]->narrow(x, n, y), fits);
+        T_MEM(y, expected, n * sizeof *y);
+        T_EQ(y[n], 0xABCD);
     }
 }
 
@@ -497,10 +589,16 @@ T_PROP(deltanet_is_exact, 300)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(matmul_is_exact),     cmocka_unit_test(matmul_never_saturates),
-        cmocka_unit_test(quantise_is_exact),   cmocka_unit_test(vectors_are_exact),
-        cmocka_unit_test(every_kind_of_float), cmocka_unit_test(attend_is_exact),
-        cmocka_unit_test(conv_is_exact),       cmocka_unit_test(deltanet_is_exact),
+        cmocka_unit_test(matmul_is_exact),
+        cmocka_unit_test(matmul_never_saturates),
+        cmocka_unit_test(quantise_is_exact),
+        cmocka_unit_test(vectors_are_exact),
+        cmocka_unit_test(every_kind_of_float),
+        cmocka_unit_test(attend_is_exact),
+        cmocka_unit_test(denormal_halves_survive_any_mode),
+        cmocka_unit_test(narrow_is_exact),
+        cmocka_unit_test(conv_is_exact),
+        cmocka_unit_test(deltanet_is_exact),
     };
     return cmocka_run_group_tests(tests, find_tables, NULL);
 }

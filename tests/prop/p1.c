@@ -12,32 +12,91 @@ typedef struct world {
     double percent;
     const char *options; // only the fake backend understands them; NULL: any backend
     bool trunk, replan;
+    const char *place; // of the trunk, instead of all or nothing; NULL: `trunk` says
+    uint32_t with;     // coli_replan_with
+    uint32_t ram;      // experts of each layer in memory; 0: all
 } world;
 
 static const world worlds[] = {
-    {"nothing there", 0, NULL, false, false},
-    {"only the trunk", 0, NULL, true, false},
-    {"one expert of eight", 12.5, NULL, false, false},
-    {"one of eight, re-planned", 12.5, NULL, true, true},
-    {"three of eight", 37.5, NULL, true, false},
-    {"three of eight, re-planned", 37.5, NULL, false, true},
-    {"half", 50, NULL, true, false},
-    {"half, re-planned", 50, NULL, true, true},
-    {"four of five, re-planned", 80, NULL, false, true},
-    {"all", 100, NULL, true, true},
-    {"one slot", 0.8, NULL, false, false},
-    {"two devices", 50, "devices=2", true, false},
-    {"two devices, re-planned", 50, "devices=2", true, true},
-    {"two devices, one too small", 50, "devices=2 dev1.vram=512KiB", false, true},
-    {"no overwrite in the background", 50, "refuse=tensor_overwrite_async", false, true},
-    {"no overwrite", 50, "refuse=tensor_overwrite,tensor_overwrite_async", false, false},
-    {"no overwrite, re-planned", 50, "refuse=tensor_overwrite,tensor_overwrite_async", false, true},
-    {"a torn overwrite", 50, "tear=tensor_overwrite_async:3:64", false, false},
-    {"torn overwrites, re-planned", 50,
-     "tear=tensor_overwrite_async:3:64 tear=tensor_overwrite:1:64", false, true},
-    {"torn, and no upload after it", 50,
-     "refuse=tensor_overwrite_async tear=tensor_overwrite:3:64 fail=tensor_upload:100+", false,
-     true},
+    {.name = "nothing there"},
+    {.name = "only the trunk", .trunk = true},
+    {.name = "one expert of eight", .percent = 12.5},
+    {.name = "one of eight, re-planned", .percent = 12.5, .trunk = true, .replan = true},
+    {.name = "three of eight", .percent = 37.5, .trunk = true},
+    {.name = "three of eight, re-planned", .percent = 37.5, .replan = true},
+    {.name = "half", .percent = 50, .trunk = true},
+    {.name = "half, re-planned", .percent = 50, .trunk = true, .replan = true},
+    {.name = "four of five, re-planned", .percent = 80, .replan = true},
+    {.name = "all", .percent = 100, .trunk = true, .replan = true},
+    {.name = "one slot", .percent = 0.8},
+    {.name = "two devices", .percent = 50, .options = "devices=2", .trunk = true},
+    {.name = "two devices, re-planned",
+     .percent = 50,
+     .options = "devices=2",
+     .trunk = true,
+     .replan = true},
+    {.name = "two devices, one too small",
+     .percent = 50,
+     .options = "devices=2 dev1.vram=512KiB",
+     .replan = true},
+    {.name = "no overwrite in the background",
+     .percent = 50,
+     .options = "refuse=tensor_overwrite_async",
+     .replan = true},
+    {.name = "no overwrite",
+     .percent = 50,
+     .options = "refuse=tensor_overwrite,tensor_overwrite_async"},
+    {.name = "no overwrite, re-planned",
+     .percent = 50,
+     .options = "refuse=tensor_overwrite,tensor_overwrite_async",
+     .replan = true},
+    {.name = "a torn overwrite", .percent = 50, .options = "tear=tensor_overwrite_async:3:64"},
+    {.name = "torn overwrites, re-planned",
+     .percent = 50,
+     .options = "tear=tensor_overwrite_async:3:64 tear=tensor_overwrite:1:64",
+     .replan = true},
+    {.name = "torn, and no upload after it",
+     .percent = 50,
+     .options = "refuse=tensor_overwrite_async tear=tensor_overwrite:3:64 fail=tensor_upload:100+",
+     .replan = true},
+    {.name = "the head", .percent = 50, .place = "lmhead=0"},
+    {.name = "DeltaNet's inputs", .percent = 50, .replan = true, .place = "dnproj=0"},
+    {.name = "DeltaNet's outputs", .percent = 50, .place = "dnout=0"},
+    {.name = "attention", .percent = 50, .replan = true, .place = "attnproj=0"},
+    {.name = "the shared experts", .percent = 50, .place = "shexp=0"},
+    {.name = "the shared experts alone", .place = "shexp=0"},
+    {.name = "the shared experts, all experts", .percent = 100, .place = "shexp=0"},
+    {.name = "some layers",
+     .percent = 37.5,
+     .replan = true,
+     .place = "dnproj=0:3,shexp=0:5,attnproj=0:4"},
+    {.name = "the trunk over two devices",
+     .percent = 50,
+     .options = "devices=2",
+     .replan = true,
+     .place = "lmhead=1,dnproj=0:4+1,dnout=1:2+0,attnproj=1,shexp=0:3+1,experts=all"},
+    {.name = "trunk and experts apart",
+     .percent = 50,
+     .options = "devices=2",
+     .place = "lmhead=1,dnproj=1,dnout=1,attnproj=1,shexp=1"},
+    {.name = "half, with everything", .percent = 50, .with = 31},
+    {.name = "half, with corrections",
+     .percent = 50,
+     .trunk = true,
+     .replan = true,
+     .with = COLI_REPLAN_ONLINE | COLI_REPLAN_PRIOR},
+    {.name = "two devices, late rows",
+     .percent = 40,
+     .options = "devices=2",
+     .replan = true,
+     .with = COLI_REPLAN_ONLINE | COLI_REPLAN_TAIL},
+    {.name = "one expert of each layer in memory", .ram = 1},
+    {.name = "two in memory, half on the device", .percent = 50, .ram = 2, .replan = true},
+    {.name = "nine in memory, three of eight on the device",
+     .percent = 37.5,
+     .ram = 9,
+     .trunk = true,
+     .with = COLI_REPLAN_ONLINE},
 };
 enum { N_WORLD = sizeof worlds / sizeof *worlds };
 
@@ -45,6 +104,9 @@ static coli_model_opts opts_of(const world *w)
 {
     coli_model_opts opts = backend_opts(w->percent, w->trunk, w->options);
     opts.replan = w->replan;
+    if (w->place) opts.place = w->place;
+    opts.replan_with = w->with;
+    opts.ram_experts = w->ram;
     return opts;
 }
 
@@ -65,8 +127,10 @@ T_TEST(each_world)
         if (none || all) T_EQ(s.n_swap, 0);
         if (!none && !all) T_TRUE(s.n_swap >= RUN_TOKENS); // they were forced
         if (w->replan && !none && !all) T_TRUE(s.n_replan_done > 0);
-        if (!w->replan) T_EQ(s.n_replan_planned, 0);
+        if (!w->replan && !w->with) T_EQ(s.n_replan_planned, 0);
         if (w->options && strstr(w->options, "devices=2")) T_EQ(s.n_device, 2);
+        T_EQ(s.n_matrix > 0, w->trunk || w->place != NULL);
+        T_EQ(s.n_matrix_off, 0);
         if (w->options && strstr(w->options, "tear")) T_TRUE(s.n_overwrite_fallback > 0);
     }
 }
@@ -74,7 +138,7 @@ T_TEST(each_world)
 /* Spoil each step-th call of a run, 24 of a device whose calls cost more. */
 static void each_call(shim_mode mode, bool replan, uint32_t step)
 {
-    const world w = {"half", 50, NULL, true, replan};
+    const world w = {.name = "half", .percent = 50, .trunk = true, .replan = replan};
     const coli_model_opts opts = opts_of(&w);
     coli_backend_stats s;
     shim_set(SHIM_NONE, 0, NULL, NULL);

@@ -71,6 +71,33 @@ T_TEST(other_formats)
     }
 }
 
+/* Each component of the trunk alone, with half of the experts. */
+T_TEST(each_component)
+{
+    T_BEGIN;
+    static const struct {
+        const char *place;
+        uint32_t n_matrix; // of six layers of DeltaNet and two of attention
+    } cases[] = {{"lmhead=0", 1}, {"dnproj=0", 12},
+                 {"dnout=0", 6},  {"attnproj=0", 8},
+                 {"shexp=0", 24}, {"lmhead=0,dnproj=0:3,attnproj=0:4,shexp=0:5", 1 + 6 + 4 + 15}};
+    char *dir = world_container(TEST_FIXTURES "/qwen36-tiny-a", "tiny", "int4", "int8");
+    const digest want = digest_run(dir, NULL, 2, 512, N_FORMAT_PROMPT);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        coli_model_opts opts = backend_opts(50, false, NULL);
+        opts.place = cases[i].place;
+        coli_model *m;
+        T_OK(coli_model_open(dir, &opts, &m));
+        T_EQ(backend_stats(m).n_matrix, cases[i].n_matrix);
+        const digest got = digest_of(m, 7, N_FORMAT_PROMPT);
+        if (got.h != want.h) print_error("%s\n", cases[i].place);
+        T_EQ(got.h, want.h);
+        T_EQ(backend_stats(m).n_matrix_off, 0);
+        coli_model_close(m);
+    }
+    free(dir);
+}
+
 /* A host program that flushes denormals or rounds another way. */
 T_TEST(float_control_of_the_caller)
 {
@@ -102,6 +129,7 @@ int main(int argc, char **argv)
     if (!backend_is_there()) return SKIPPED;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(devices_are_used), cmocka_unit_test(demo_model),
-        cmocka_unit_test(other_formats), cmocka_unit_test(float_control_of_the_caller)};
+        cmocka_unit_test(other_formats), cmocka_unit_test(each_component),
+        cmocka_unit_test(float_control_of_the_caller)};
     return cmocka_run_group_tests(tests, NULL, world_teardown);
 }

@@ -1,12 +1,14 @@
-/* tier_prop.c - the tier without a model's forward pass: routes from a generator, on fake devices.
+/* tier_prop.c - the tier without a model's forward pass: a hundred thousand tokens with routes from a
+ * generator, on fake devices.
  *
- * What must hold (tests/fault/device_fault.c adds: while calls fail):
+ * What must hold:
  *   whenever nothing is queued, used == residents * slot on every device, and no expert is twice
- *   the number of residents does not change while nothing fails
- *   an expert that is found computes what the container holds: no slot is read half-written */
+ *   the number of residents does not change while nothing fails, and falls by the slots that are lost
+ *   nothing is allocated for a token
+ *   no token waits for a copy */
 #include "backends.h"
 
-#include "libcoli/src/backend/reference.h"
+#include "libcoli/src/base/alloc.h"
 
 enum { N_LAYER = 8, N_EXPERT = 16, N_USED = 4 }; // of qwen36-tiny-a
 
@@ -37,10 +39,14 @@ static void route(t_rng *rng, uint32_t favourite, int32_t *ids)
 /* One token, or a prompt of n_row rows, through all layers. */
 static void step(coli_model *m, t_rng *rng, uint32_t favourite, uint32_t n_row)
 {
+    static uint64_t now_ns;
     int32_t ids[64 * N_USED];
     for (uint32_t l = 0; l < N_LAYER; l++) {
         for (uint32_t t = 0; t < n_row; t++) route(rng, favourite + l, ids + t * N_USED);
-        coli__tier_used(m->tier, coli__container_experts(m->container, l), ids, n_row, N_USED);
+        coli__work work = {.ids = ids, .n_row = n_row, .n_used = N_USED};
+        work.begin_ns = now_ns += 2000;
+        work.end_ns = now_ns += 5000;
+        coli__tier_used(m->tier, coli__container_experts(m->container, l), &work);
     }
 }
 
@@ -49,57 +55,203 @@ static uint64_t n_resident(const coli_model *m)
     return backend_stats(m).n_expert;
 }
 
-static void many_ticks(const char *options, double percent, bool replan, uint32_t n_tick)
+typedef struct world {
+    const char *options;
+    double percent;
+    bool replan;
+    uint32_t with, n_tick;
+    bool fails, cold, is_refused; // some copies fail; nothing at the start; overwrites are
+} world;
+
+/* A prompt about something else, in three chunks. */
+static uint32_t prompt(coli_model *m, t_rng *rng)
 {
-    coli_model *m = open_with(options, percent, replan);
-    const uint64_t n = n_resident(m);
-    T_TRUE(n > 0);
-    t_rng rng = {7};
-    uint32_t favourite = 0;
-    for (uint32_t i = 0; i < n_tick; i++) {
-        if (i % 500 == 0) { // a prompt about something else
-            favourite = t_below(&rng, N_EXPERT);
-            coli__tier_prompt(m->tier);
-            for (int chunk = 0; chunk < 3; chunk++) step(m, &rng, favourite, 20);
-            coli__tier_prompt_ends(m->tier);
-        }
-        coli__tier_tick(m->tier);
-        step(m, &rng, favourite, 1);
-        if (i % 97 == 0) {
-            coli__tier_settle(m->tier);
-            T_TRUE(coli__tier_is_sound(m->tier));
-            T_EQ(n_resident(m), n);
-        }
+    const uint32_t favourite = t_below(rng, N_EXPERT);
+    coli__tier_prompt(m->tier);
+    for (int chunk = 0; chunk < 3; chunk++) {
+        step(m, rng, favourite, 20);
+        if (chunk < 2) coli__tier_prompt_goes_on(m->tier);
     }
+    coli__tier_prompt_ends(m->tier);
+    return favourite;
+}
+
+static void check_quiet(coli_model *m, const world *w, uint64_t n)
+{
     coli__tier_settle(m->tier);
     T_TRUE(coli__tier_is_sound(m->tier));
     const coli_backend_stats s = backend_stats(m);
-    T_EQ(s.n_expert, n);
-    T_EQ(s.n_swap, s.n_swap_in_place + s.n_overwrite_fallback);
-    T_EQ(s.n_upload, n + s.n_overwrite_fallback);
-    T_EQ(s.n_swap_failed + s.n_slot_lost + s.n_device_lost, 0);
+    if (!w->cold) T_EQ(s.n_expert, n - s.n_slot_lost);
+    T_LE(s.n_expert, n);
     T_EQ(s.n_replan_planned, s.n_replan_done + s.n_replan_pending + s.n_replan_skipped);
-    T_EQ(s.n_replan_planned > 0, replan);
-    T_TRUE(s.n_swap > n_tick / 400);
+}
+
+/* Everything that left is told once, and is not there. */
+static void check_left(coli_model *m)
+{
+    uint32_t ids[7], n;
+    do {
+        n = coli__tier_evicted_take(m->tier, ids, 7);
+        for (uint32_t i = 0; i < n; i++) {
+            coli__slot slot;
+            const coli__ct_experts *layer =
+                coli__container_experts(m->container, ids[i] / N_EXPERT);
+            T_TRUE(!coli__tier_find(m->tier, layer, ids[i] % N_EXPERT, &slot));
+        }
+    } while (n == 7);
+}
+
+static void many_ticks(const world *w)
+{
+    coli_model_opts opts = backend_opts(w->percent, false, w->options);
+    opts.replan = w->replan;
+    opts.replan_with = w->with;
+    opts.no_warmstart = w->cold;
+    coli_model *m;
+    T_OK(coli_model_open(dir, &opts, &m));
+    const uint64_t all = N_LAYER * N_EXPERT;
+    const uint64_t n = w->cold ? (uint64_t)((double)all * w->percent / 100 + .5) : n_resident(m);
+    T_TRUE(n > 0);
+    coli__tier_set_speeds(m->tier, (coli__speeds){.copy_ns = 1500, .host_ns = 900});
+    t_rng rng = {7};
+    uint32_t favourite = 0;
+    const uint64_t n_alloc = coli__alloc_count();
+    for (uint32_t i = 0; i < w->n_tick; i++) {
+        if (i % 500 == 0) favourite = prompt(m, &rng);
+        coli__tier_tick(m->tier);
+        step(m, &rng, favourite, 1);
+        if (i % 97 == 0) check_quiet(m, w, n);
+        if (i % 11 == 0) check_left(m);
+    }
+    if (!w->fails && !w->is_refused) T_EQ(coli__alloc_count(), n_alloc); // the devices' own aside
+    check_quiet(m, w, n);
+    const coli_backend_stats s = backend_stats(m);
+    T_TRUE(s.n_expert > 0);
+    T_EQ(s.n_device_lost, 0);
+    if (w->fails) {
+        T_TRUE(s.n_overwrite_fallback > 10 && s.n_slot_lost > 0);
+    } else {
+        T_EQ(s.n_expert, n);
+        T_EQ(s.n_swap, s.n_swap_in_place + s.n_overwrite_fallback);
+        T_EQ(s.n_upload, n + s.n_overwrite_fallback);
+        T_EQ(s.n_swap_failed + s.n_slot_lost, 0);
+    }
+    T_EQ(s.n_replan_planned > 0, w->replan || w->with);
+    T_TRUE(s.n_swap > w->n_tick / 400);
+    print_message("    %u swaps, %u planned, %u slots lost\n", (uint32_t)s.n_swap,
+                  (uint32_t)s.n_replan_planned, (uint32_t)s.n_slot_lost);
     coli_model_close(m);
 }
 
 T_TEST(by_heat)
 {
     T_BEGIN;
-    many_ticks(NULL, 30, false, 6000);
+    many_ticks(&(world){.percent = 30, .n_tick = 20000});
 }
 
 T_TEST(by_prompts)
 {
     T_BEGIN;
-    many_ticks(NULL, 30, true, 6000);
+    many_ticks(&(world){.percent = 30, .replan = true, .n_tick = 20000});
+}
+
+T_TEST(with_corrections)
+{
+    T_BEGIN;
+    many_ticks(&(world){.percent = 30, .with = COLI_REPLAN_ONLINE, .n_tick = 20000});
+}
+
+T_TEST(with_everything)
+{
+    T_BEGIN;
+    many_ticks(&(world){.percent = 40, .with = 31, .cold = true, .n_tick = 10000});
+    many_ticks(&(world){
+        .percent = 40, .with = 15, .options = "devices=3 dev1.vram=256KiB", .n_tick = 10000});
 }
 
 T_TEST(on_two_devices_without_overwrite)
 {
     T_BEGIN;
-    many_ticks("devices=2 refuse=tensor_overwrite,tensor_overwrite_async", 40, true, 2000);
+    many_ticks(&(world){.options = "devices=2 refuse=tensor_overwrite,tensor_overwrite_async",
+                        .percent = 40,
+                        .replan = true,
+                        .is_refused = true,
+                        .n_tick = 5000});
+}
+
+/* The first upload after those of opening, on each of two devices. */
+static int first_upload(double percent)
+{
+    for (int n = 2 * N_EXPERT;; n++) {
+        char options[64];
+        snprintf(options, sizeof options, "devices=2 fail=tensor_upload:%d", n);
+        coli_model *m = open_with(options, percent, false);
+        const uint64_t there = n_resident(m),
+                       wanted = (uint64_t)(N_LAYER * N_EXPERT * percent / 100 + .5);
+        coli_model_close(m);
+        if (there == wanted) return n;
+    }
+}
+
+/* Copies that fail or are torn now and then, and uploads after them, too: slots are lost. */
+T_TEST(while_copies_fail)
+{
+    T_BEGIN;
+    char options[4096] = "devices=2";
+    size_t at = strlen(options);
+    for (int i = 1; i <= 28; i++)
+        at += (size_t)snprintf(options + at, sizeof options - at,
+                               " tear=tensor_overwrite_async:%d:64 fail=tensor_overwrite_async:%d",
+                               i * 9, i * 9 + 4);
+    const int first = first_upload(60);
+    for (int i = 0; i < 5; i++)
+        at += (size_t)snprintf(options + at, sizeof options - at, " fail=tensor_upload:%d",
+                               first + i * 4);
+    for (uint32_t with = 0; with <= COLI_REPLAN_ONLINE; with += COLI_REPLAN_ONLINE)
+        many_ticks(&(world){.options = options,
+                            .percent = 60,
+                            .replan = true,
+                            .with = with,
+                            .fails = true,
+                            .n_tick = 7500});
+}
+
+/* Each copy takes 50 ms by the wall.  Tokens go on meanwhile, also when the queue is full: all of them
+ * together take less than the copies that they have begun. */
+T_TEST(no_token_waits_for_a_copy)
+{
+    T_BEGIN;
+    const coli_model_opts opts = {.struct_size = sizeof opts,
+                                  .n_threads = 2,
+                                  .backend = backend_file,
+                                  .backend_options = "real=1 latency=1ms slow=50 formats=int4-g64",
+                                  .vram_unit = COLI_VRAM_PERCENT,
+                                  .vram = 8,
+                                  .replan_with = COLI_REPLAN_ONLINE,
+                                  .replan_max = 100};
+    coli_model *m;
+    T_OK(coli_model_open(dir, &opts, &m));
+    t_rng rng = {3};
+    uint64_t slowest = 0;
+    const uint64_t begin_ns = coli__clock_ns();
+    for (uint32_t i = 0; i < 3000; i++) {
+        const uint64_t t0 = coli__clock_ns();
+        if (i % 1000 == 0) prompt(m, &rng);
+        coli__tier_tick(m->tier);
+        step(m, &rng, i / 200, 1);
+        const uint64_t t = coli__clock_ns() - t0;
+        slowest = t > slowest ? t : slowest;
+    }
+    const uint64_t all_ns = coli__clock_ns() - begin_ns, n_swap = backend_stats(m).n_swap;
+    print_message("    slowest of 3000 tokens %.2f ms, all %.1f ms; %u copies begun\n",
+                  (double)slowest * 1e-6, (double)all_ns * 1e-6, (uint32_t)n_swap);
+    T_TRUE(n_swap >= 8);
+    T_TRUE(all_ns < n_swap * 50000000);
+    const uint64_t t0 = coli__clock_ns();
+    coli__tier_settle(m->tier);
+    T_TRUE(coli__clock_ns() - t0 > 50000000); // they were under way
+    T_TRUE(coli__tier_is_sound(m->tier));
+    coli_model_close(m);
 }
 
 /* In place: the newcomer has the victim's slot, and nothing was uploaded. */
@@ -261,6 +413,10 @@ int main(int argc, char **argv)
                                        cmocka_unit_test(heat_of_another_model),
                                        cmocka_unit_test(by_heat),
                                        cmocka_unit_test(by_prompts),
+                                       cmocka_unit_test(with_corrections),
+                                       cmocka_unit_test(with_everything),
+                                       cmocka_unit_test(while_copies_fail),
+                                       cmocka_unit_test(no_token_waits_for_a_copy),
                                        cmocka_unit_test(on_two_devices_without_overwrite)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

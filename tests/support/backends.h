@@ -39,7 +39,7 @@ static inline void backend_note(void *user, const char *line)
     print_message("    %s\n", line);
 }
 
-/* percent of the experts on devices. */
+/* percent of the experts on devices, with all of the trunk or none. */
 static inline coli_model_opts backend_opts(double percent, bool trunk, const char *options)
 {
     return (coli_model_opts){.struct_size = sizeof(coli_model_opts),
@@ -48,7 +48,7 @@ static inline coli_model_opts backend_opts(double percent, bool trunk, const cha
                              .backend_options = options,
                              .vram_unit = COLI_VRAM_PERCENT,
                              .vram = percent,
-                             .vram_trunk = trunk};
+                             .place = trunk ? "all" : "off"};
 }
 
 static inline coli_backend_stats backend_stats(const coli_model *m)

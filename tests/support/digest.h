@@ -43,10 +43,10 @@ static inline void digest_prompt(uint32_t n_vocab, int32_t *ids, uint32_t n)
     for (uint32_t i = 0; i < n; i++) ids[i] = (int32_t)t_below(&rng, n_vocab);
 }
 
-/* With an open model. */
-static inline digest digest_of(coli_model *m, uint32_t n_chunk, uint32_t n_prompt)
+/* From where the session stands. */
+static inline digest digest_in(coli_session *s, uint32_t n_prompt)
 {
-    coli_session *s = world_session(m, 256, n_chunk);
+    const coli_model *m = s->m;
     digest d = {.h = 0xCBF29CE484222325u,
                 .n_vocab = m->shape.n_vocab,
                 .n_layer = m->shape.n_layer,
@@ -55,8 +55,21 @@ static inline digest digest_of(coli_model *m, uint32_t n_chunk, uint32_t n_promp
     int32_t ids[N_PROMPT];
     digest_prompt(d.n_vocab, ids, n_prompt);
     T_OK(coli_session_eval(s, ids, n_prompt, digest_rows, &d));
+    return d;
+}
+
+/* With an open model. */
+static inline digest digest_kv(coli_model *m, coli_kv kv, uint32_t n_chunk, uint32_t n_prompt)
+{
+    coli_session *s = world_session_kv(m, 256, n_chunk, kv);
+    const digest d = digest_in(s, n_prompt);
     coli_session_destroy(s);
     return d;
+}
+
+static inline digest digest_of(coli_model *m, uint32_t n_chunk, uint32_t n_prompt)
+{
+    return digest_kv(m, COLI_KV_F16, n_chunk, n_prompt);
 }
 
 static inline digest digest_run(const char *dir, const char *isa, uint32_t n_threads,

@@ -74,6 +74,7 @@ static inline bool run_is_same(const coli_model_opts *given, coli_backend_stats 
     }
     float got[RUN_FLOATS];
     run_swapped(m, got);
+    coli__tier_settle(m->tier); // what the tier itself has begun
     *stats = backend_stats(m);
     T_TRUE(coli__tier_is_sound(m->tier));
     coli_model_close(m);

@@ -78,12 +78,19 @@ static inline coli_model *world_open(const char *dir, uint32_t n_threads, const 
     return m;
 }
 
-static inline coli_session *world_session(coli_model *m, uint32_t n_ctx, uint32_t n_chunk)
+static inline coli_session *world_session_kv(coli_model *m, uint32_t n_ctx, uint32_t n_chunk,
+                                             coli_kv kv)
 {
     coli_session *s;
-    const coli_session_opts opts = {.struct_size = sizeof opts, .n_ctx = n_ctx, .n_chunk = n_chunk};
+    const coli_session_opts opts = {
+        .struct_size = sizeof opts, .n_ctx = n_ctx, .n_chunk = n_chunk, .kv = kv};
     T_OK(coli_session_create(m, &opts, &s));
     return s;
+}
+
+static inline coli_session *world_session(coli_model *m, uint32_t n_ctx, uint32_t n_chunk)
+{
+    return world_session_kv(m, n_ctx, n_chunk, COLI_KV_F16);
 }
 
 /* A copy of a one-file checkpoint whose tensors an edit may change, or drop by returning false.

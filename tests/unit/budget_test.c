@@ -81,7 +81,6 @@ T_TEST(a5_experts_of_each_layer)
         T_EQ(b.cap, cases[i].cap);
         T_EQ(b.budget_bytes, ask.ram_bytes);
         T_EQ(b.holds_all, cases[i].all);
-        T_EQ(b.holds_rest, cases[i].all);
         T_EQ(b.is_short, cases[i].is_short);
     }
 }
@@ -127,12 +126,32 @@ T_TEST(what_devices_hold_needs_no_ram)
 {
     T_BEGIN;
     coli__ram_ask ask = ask_35b();
-    ask.ram_bytes = 8000000000;
-    ask.n_elsewhere = 40 * 186; // 70 of each layer are left, and fit
-    T_TRUE(coli__budget_ram(&ask).holds_rest);
-    T_TRUE(!coli__budget_ram(&ask).holds_all);
-    ask.n_elsewhere--; // one layer has 71
-    T_TRUE(!coli__budget_ram(&ask).holds_rest);
+    ask.ram_bytes = 8000000000; // 70 of each layer
+    const coli__ram_budget b = coli__budget_ram(&ask);
+    coli__split s = coli__budget_split(40 * 256, 40, 40 * 186, &b);
+    T_EQ(s.n_vram, 40 * 186);
+    T_EQ(s.n_ram, 40 * 70);
+    T_EQ(s.n_disk, 0);
+    s = coli__budget_split(40 * 256, 40, 40 * 186 - 1, &b);
+    T_EQ(s.n_disk, 1);
+    s = coli__budget_split(40 * 256, 40, 0, &b);
+    T_EQ(s.n_ram, 40 * 70);
+    T_EQ(s.n_disk, 40 * 186);
+    s = coli__budget_split(40 * 256, 40, 40 * 256 + 5, &b);
+    T_EQ(s.n_vram, 40 * 256);
+    T_EQ(s.n_ram + s.n_disk, 0);
+}
+
+T_TEST(a_shorter_context_makes_room)
+{
+    T_BEGIN;
+    // 1000 bytes for a token
+    T_EQ(coli__budget_shorter_ctx(8192, 8192000, 1), 7936);
+    T_EQ(coli__budget_shorter_ctx(8192, 8192000, 4096000), 4096);
+    T_EQ(coli__budget_shorter_ctx(8192, 8192000, 4096001), 3840);
+    T_EQ(coli__budget_shorter_ctx(8192, 8192000, 8192000), 0);
+    T_EQ(coli__budget_shorter_ctx(8192, 8192000, 8192001), 0);
+    T_EQ(coli__budget_shorter_ctx(8192, 0, 1), 0); // no keys, no help
 }
 
 T_TEST(sizes_that_no_memory_has_do_not_wrap)
@@ -162,6 +181,7 @@ int main(void)
         cmocka_unit_test(a_system_that_does_not_tell_is_taken_to_have_enough),
         cmocka_unit_test(exactly_enough_for_all_is_enough),
         cmocka_unit_test(what_devices_hold_needs_no_ram),
+        cmocka_unit_test(a_shorter_context_makes_room),
         cmocka_unit_test(sizes_that_no_memory_has_do_not_wrap),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

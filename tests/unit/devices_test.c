@@ -25,6 +25,7 @@ static coli_model_opts with(const char *options)
 {
     return (coli_model_opts){.struct_size = sizeof(coli_model_opts),
                              .n_threads = 1,
+                             .place = "off",
                              .backend = backend_file,
                              .backend_options = options};
 }
@@ -147,22 +148,23 @@ T_TEST(dense_matrices)
 {
     T_BEGIN;
     coli_model_opts opts = with("devices=2");
-    opts.vram_trunk = true;
+    opts.place = "all";
     opts.vram_unit = COLI_VRAM_PERCENT;
     opts.vram = 50;
     coli_model *m;
     T_OK(open_demo(opts, &m));
     const coli_backend_stats s = backend_stats(m);
-    T_EQ(s.n_matrix, 6 * 3 + 2 * 4 + 1); // six layers of DeltaNet, two of attention, the head
-    T_EQ(s.n_upload, s.n_matrix + s.n_expert);
-    T_TRUE(use_of(m, 0).vram_bytes > use_of(m, 1).vram_bytes);
+    // six layers of DeltaNet, two of attention, the head, the shared experts
+    T_EQ(s.n_matrix, 6 * 3 + 2 * 4 + 1 + N_LAYER * 3);
+    T_EQ(s.n_upload, s.n_matrix - N_LAYER * 2 + s.n_expert); // three in one copy
     coli_model_close(m);
     opts.vram_unit = COLI_VRAM_BYTES;
     opts.vram = 300000; // the matrices come first, and not all fit
     T_OK(open_demo(opts, &m));
     T_TRUE(backend_stats(m).n_matrix > 0);
-    T_TRUE(backend_stats(m).n_matrix < 27);
+    T_TRUE(backend_stats(m).n_matrix < 51);
     T_LE(use_of(m, 0).vram_bytes, 300000);
+    T_LE(use_of(m, 1).vram_bytes, 300000);
     coli_model_close(m);
 }
 
@@ -292,7 +294,7 @@ T_TEST(no_memory)
     T_BEGIN;
     static const int32_t ids[] = {1, 2, 3};
     coli_model_opts opts = with("devices=2");
-    opts.vram_trunk = true;
+    opts.place = "all";
     opts.vram_unit = COLI_VRAM_PERCENT;
     opts.vram = 5;
     uint32_t n_failed = 0;

@@ -34,6 +34,33 @@ T_TEST(an_upload_waits)
     T_US(m.upload_ns, 120);
 }
 
+/* Each part has a latency of its own; equal bytes take as long. */
+T_TEST(an_upload_in_parts)
+{
+    T_BEGIN;
+    fake_model m = new_model(1);
+    T_US(fake_model_upload_parts(&m, 100000, 1, true), 110);
+    T_US(fake_model_upload_parts(&m, 100000, 4, true), 140);
+    T_US(m.now_ns, 250);
+    T_EQ(fake_model_upload_parts(&m, 100001, 4, false), 140001); // behind nothing
+    T_EQ(fake_model_upload_parts(&m, 100000, 4, false), 280001); // behind that
+    T_US(m.now_ns, 250);
+}
+
+/* While the host is busy with something else the copy engine goes on: what waits behind an upload at
+ * once does not wait when there was enough to do. */
+T_TEST(a_busy_host_hides_copies)
+{
+    T_BEGIN;
+    fake_model m = new_model(1);
+    fake_model_upload(&m, 100000, false); // 0..110
+    fake_model_host(&m, 110000);
+    fake_model_issue(&m, work); // in 110..130, kernels ..160
+    fake_model_host(&m, 20000);
+    T_US(fake_model_take(&m), 60); // out 160..190, from 130
+    T_US(m.to_device_ns, 20);
+}
+
 T_TEST(a_slow_device_is_slow_with_uploads_alone)
 {
     T_BEGIN;
@@ -151,6 +178,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_upload_waits),
+        cmocka_unit_test(an_upload_in_parts),
+        cmocka_unit_test(a_busy_host_hides_copies),
         cmocka_unit_test(a_slow_device_is_slow_with_uploads_alone),
         cmocka_unit_test(a_group_behind_an_overwrite),
         cmocka_unit_test(the_engine_takes_what_is_ready_first),

@@ -29,6 +29,8 @@ T_TEST(the_defaults)
     T_EQ(o.speed.kernel_ns, 5000);
     T_EQ(o.speed.slow, 1);
     T_EQ(o.formats, (1 << COLI_BK_N_FORMAT) - 1);
+    T_EQ(o.n_copy, 1);
+    T_EQ(o.trunk_ns + o.misses_ns, 0);
     T_TRUE(o.can_join && !o.is_real);
     T_EQ(o.refused, 0);
     T_EQ(o.n_fault, 0);
@@ -66,6 +68,9 @@ T_TEST(amounts)
     T_EQ(read_as("kernel=2s", 0).speed.kernel_ns, 2000000000);
     T_EQ(read_as("slow=x100", 0).speed.slow, 100);
     T_EQ(read_as("slow=7", 0).speed.slow, 7);
+    T_EQ(read_as("copies=6", 0).n_copy, 6);
+    T_EQ(read_as("trunk=225us", 0).trunk_ns, 225000);
+    T_EQ(read_as("misses=50ns", 0).misses_ns, 50);
 }
 
 T_TEST(lists)
@@ -108,9 +113,9 @@ T_TEST(what_is_not_understood)
         const char *text, *expects;
     } cases[] = {
         {"hello", "KEY=VALUE"},
-        {"=",
-         "devices vram page pinned link latency kernel bw slow real join formats refuse fail tear "
-         "hang lose"},
+        {"=", "devices vram page pinned link latency kernel bw slow copies trunk misses real join "
+              "formats "
+              "refuse fail tear hang lose"},
         {"colour=red", "devices vram"},
         {"Vram=1GiB", "devices vram"},
         {"vram", "KEY=VALUE"},
@@ -135,6 +140,9 @@ T_TEST(what_is_not_understood)
         {"slow=0", "from 1 to 1000000"},
         {"slow=x", "from 1 to 1000000"},
         {"slow=1000001", "from 1 to 1000000"},
+        {"copies=0", "from 1 to 1000"},
+        {"trunk=3", "a time"},
+        {"misses=x", "a time"},
         {"real=2", "0 or 1"},
         {"join=yes", "0 or 1"},
         {"devices=2.5", "how many"},

@@ -362,7 +362,7 @@ T_TEST(malformed_lists)
         coli__place_list list;
         if (coli__place_parse(wrong[i], &list) == COLI_OK) print_error("\"%s\"\n", wrong[i]);
         T_FAILS(coli__place_parse(wrong[i], &list), COLI_E_INVALID,
-                "place: expected auto, off, all, or items");
+                "place: expected auto, off, all, or up to 8 items");
     }
     coli__place_list list = parsed("abcdefghijklmno=0+1+2+3+4+5+6+7"); // the longest of all
     static const uint32_t ordinals[] = {0, 2};

@@ -38,7 +38,7 @@ static const char *path_of(const char *name)
 typedef struct heard {
     int32_t experts[N_LAYER][N_ROW][K], ranked[N_LAYER][N_ROW][RANKED];
     float weights[N_LAYER][N_ROW][K], mass[N_LAYER][N_ROW][RANKED];
-    uint32_t n_row, n_call, n_vram;
+    uint32_t n_row, n_call, n_vram, n_disk;
 } heard;
 
 static void hear(void *user, const coli_route *r)
@@ -56,7 +56,10 @@ static void hear(void *user, const coli_route *r)
             memcpy(h->weights[l][to], r->weights + at * K, sizeof h->weights[l][to]);
             memcpy(h->ranked[l][to], r->ranked + at * RANKED, sizeof h->ranked[l][to]);
             memcpy(h->mass[l][to], r->mass + at * RANKED, sizeof h->mass[l][to]);
-            for (uint32_t k = 0; k < K; k++) h->n_vram += r->levels[at * K + k] == COLI_LEVEL_VRAM;
+            for (uint32_t k = 0; k < K; k++) {
+                h->n_vram += r->levels[at * K + k] == COLI_LEVEL_VRAM;
+                h->n_disk += r->levels[at * K + k] == COLI_LEVEL_DISK;
+            }
         }
     h->n_row += r->n_row;
     h->n_call++;
@@ -175,6 +178,37 @@ T_TEST(levels_are_those_of_the_devices)
         free(h);
     }
     free(bare);
+}
+
+/* Experts of each layer in memory, 10 of 64: one row after another, an expert is read whenever it is
+ * not among them, for the rows that use it. */
+T_TEST(levels_are_those_of_the_store)
+{
+    T_BEGIN;
+    const coli_model_opts opts = {.struct_size = sizeof opts,
+                                  .n_threads = 2,
+                                  .backend = "none",
+                                  .ram_experts = 10,
+                                  .no_pilot = true};
+    coli_model *m;
+    T_OK(coli_model_open(TEST_MODELS "/hummingbird", &opts, &m));
+    heard *bare = listen(model, 1), *h = calloc(1, sizeof *h);
+    int32_t ids[N_ROW];
+    prompt_ids(ids);
+    coli_session *s = world_session(m, 128, 1);
+    T_OK(coli_session_on_route(s, hear, h));
+    T_OK(coli_session_feed(s, ids, N_ROW));
+    T_MEM(h->experts, bare->experts, sizeof h->experts);
+    coli_store_stats stats = {.struct_size = sizeof stats};
+    T_OK(coli_model_get_store_stats(m, &stats));
+    T_EQ(bare->n_disk, 0);
+    T_EQ(h->n_disk, stats.n_miss);
+    T_EQ((uint64_t)N_ROW * N_LAYER * K - h->n_disk, stats.n_hit);
+    T_TRUE(stats.n_hit > 0);
+    coli_session_destroy(s);
+    coli_model_close(m);
+    free(bare);
+    free(h);
 }
 
 /* -- files ------------------------------------------------------------------------------------- */
@@ -399,6 +433,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(eval_is_heard_too),
         cmocka_unit_test(masses_are_shares_of_all),
         cmocka_unit_test(levels_are_those_of_the_devices),
+        cmocka_unit_test(levels_are_those_of_the_store),
         cmocka_unit_test(what_is_written_is_read_back),
         cmocka_unit_test(what_makes_no_trace_is_refused),
         cmocka_unit_test(recording_allocates_nothing_per_token),

@@ -7,7 +7,7 @@
 #include "libcoli/src/moe/route.h"
 
 enum { E = 16, K = 4 };
-enum { RAM = COLI__LEVEL_RAM, VRAM = COLI__LEVEL_VRAM };
+enum { RAM = COLI_LEVEL_RAM, VRAM = COLI_LEVEL_VRAM };
 
 typedef struct at {
     int expert, level;
@@ -167,7 +167,7 @@ T_TEST(sure_ranks_stay_in_order)
     memset(w.level, RAM, E); // a mapped model without a device
     c = choose(&w);
     expect_ids(&c, (const int32_t[]){0, 1, 2, 3}, K);
-    w.level[0] = w.level[1] = COLI__LEVEL_DISK; // the sure ones are taken from wherever they are
+    w.level[0] = w.level[1] = COLI_LEVEL_DISK; // the sure ones are taken from wherever they are
     c = choose(&w);
     expect_ids(&c, (const int32_t[]){0, 1, 2, 3}, K);
     w.rule.n_sure = 1000; // J beyond K is K

@@ -58,14 +58,18 @@ T_TEST(memory_is_known_before_it_is_taken)
 {
     T_BEGIN;
     if (coli__memory_allocated() == 0) skip(); // the system does not tell
-    static const uint32_t cases[][2] = {{64, 1}, {64, 16}, {512, 64}, {4096, 512}, {4096, 1}};
+    static const uint32_t cases[][3] = {{64, 1, COLI_KV_F16},   {64, 16, COLI_KV_F32},
+                                        {512, 64, COLI_KV_F16}, {4096, 512, COLI_KV_F16},
+                                        {4096, 1, COLI_KV_F32}, {4096, 1, COLI_KV_F16}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        coli_session_opts o = {
-            .struct_size = sizeof o, .n_ctx = cases[i][0], .n_chunk = cases[i][1]};
+        coli_session_opts o = {.struct_size = sizeof o,
+                               .n_ctx = cases[i][0],
+                               .n_chunk = cases[i][1],
+                               .kv = cases[i][2]};
         coli__state_bytes b;
         T_OK(coli__session_bytes(model, &o, 2, &b));
         const uint64_t said = b.kv + b.state + b.scratch, before = coli__memory_allocated();
-        coli_session *s = world_session(model, o.n_ctx, o.n_chunk);
+        coli_session *s = world_session_kv(model, o.n_ctx, o.n_chunk, (coli_kv)o.kv);
         const uint64_t taken = coli__memory_allocated() - before;
         T_LE(taken, said + said / 50 + 16384);
         T_GE(taken, said - said / 50);
@@ -77,6 +81,9 @@ T_TEST(memory_is_known_before_it_is_taken)
     T_EQ(o.n_ctx, 4096);
     T_EQ(o.n_chunk, 512);
     // keys and values: 2 of the 8 layers have attention, with 2 heads of 64 numbers for each token
+    T_EQ(b.kv, 2 * 2 * 2 * 64 * 4096 * sizeof(uint16_t));
+    o.kv = COLI_KV_F32;
+    T_OK(coli__session_bytes(model, &o, 2, &b));
     T_EQ(b.kv, 2 * 2 * 2 * 64 * 4096 * sizeof(float));
     o.n_ctx = 5000;
     T_FAILS(coli__session_bytes(model, &o, 2, &b), COLI_E_INVALID, "at most 4096");
@@ -91,6 +98,12 @@ T_TEST(options_are_checked)
     T_TRUE(s == NULL);
     o = (coli_session_opts){.struct_size = 2};
     T_FAILS(coli_session_create(model, &o, &s), COLI_E_INVALID, "struct_size");
+    o = (coli_session_opts){.struct_size = sizeof o, .kv = 2};
+    T_FAILS(coli_session_create(model, &o, &s), COLI_E_INVALID, "kv is 2");
+    // an older caller, who knows of no kv
+    o = (coli_session_opts){.struct_size = offsetof(coli_session_opts, kv), .n_ctx = 8, .kv = 2};
+    T_OK(coli_session_create(model, &o, &s));
+    coli_session_destroy(s);
     struct {
         coli_session_opts o;
         uint32_t newer;
@@ -103,6 +116,23 @@ T_TEST(options_are_checked)
     const coli_model_opts isa = {.struct_size = sizeof isa, .isa = "sse9"};
     T_FAILS(coli_model_open(TEST_MODELS "/hummingbird", &isa, &m), COLI_E_INVALID, "avx2");
     T_FAILS(coli_model_open("/nonexistent", NULL, &m), COLI_E_NOTFOUND, "/nonexistent");
+}
+
+/* Its recurrent part comes from other keys and values than the session holds. */
+T_TEST(restore_refuses_another_kv)
+{
+    T_BEGIN;
+    coli_session *a = world_session(model, 64, 0), *b = world_session_kv(model, 64, 0, COLI_KV_F32);
+    T_OK(coli_session_feed(a, some_ids, 6));
+    T_OK(coli_session_feed(b, some_ids, 6));
+    coli_snapshot *snap;
+    T_OK(coli_session_snapshot(a, &snap));
+    T_OK(coli_session_restore(a, snap));
+    T_FAILS(coli_session_restore(b, snap), COLI_E_INVALID, "f16, the session in f32");
+    T_EQ(coli_session_pos(b), 6);
+    coli_snapshot_destroy(snap);
+    coli_session_destroy(a);
+    coli_session_destroy(b);
 }
 
 T_TEST(restore_is_exact)
@@ -457,6 +487,7 @@ int main(void)
         cmocka_unit_test(refusals_feed_nothing),
         cmocka_unit_test(memory_is_known_before_it_is_taken),
         cmocka_unit_test(options_are_checked),
+        cmocka_unit_test(restore_refuses_another_kv),
         cmocka_unit_test(restore_is_exact),
         cmocka_unit_test(no_allocation_per_token),
         cmocka_unit_test(synchronisations),

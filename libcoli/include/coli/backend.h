@@ -332,6 +332,7 @@ typedef struct coli_bk_group_stats {
     uint64_t upload_bytes;
     double to_device_ms, kernel_ms, to_host_ms; /* activations in, computing, results out */
     double upload_ms;
+    double clock_ms; /* of a device that is simulated: what time it is there; 0: it is none */
 } coli_bk_group_stats;
 
 typedef uint64_t coli_bk_fence; /* never 0 */

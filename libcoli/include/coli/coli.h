@@ -66,6 +66,15 @@ typedef enum coli_home {
     COLI_HOME_LAYER   /* all experts of a layer are on one device; layers in the devices' order */
 } coli_home;
 
+/* What a re-plan does besides counting (docs/replan.md). */
+typedef enum coli_replan_with {
+    COLI_REPLAN_TAIL = 1,   /* late rows of the prompt count more */
+    COLI_REPLAN_PRIOR = 2,  /* what was used before counts as some more rows */
+    COLI_REPLAN_COST = 4,   /* no more swaps than pay, by measured speeds */
+    COLI_REPLAN_ONLINE = 8, /* corrections while tokens are decoded, instead of slow swaps by heat */
+    COLI_REPLAN_HOLD = 16   /* a prompt's swaps wait until the link is idle */
+} coli_replan_with;
+
 typedef struct coli_model_opts {
     uint32_t struct_size;
     uint32_t n_threads; /* compute threads, the caller's included; 0: one per usable processor */
@@ -81,16 +90,17 @@ typedef struct coli_model_opts {
     uint32_t vram_unit;          /* coli_vram_unit */
     uint32_t backend_wait_ms;    /* a device that takes longer is given up; 0: 10,000 */
     double vram;
-    bool vram_trunk; /* the dense matrices go to the first device, before the experts */
     void (*note)(void *user, const char *line); /* which devices are used and how; NULL: nobody asks */
-    coli_progress_fn progress;                  /* of copying experts to devices */
+    coli_progress_fn progress; /* of copying experts to devices, of reading those that stay in memory, and
+                                  of reading the dense weights: without it those are read when they are
+                                  first used */
     void *user;                                 /* of both */
     /* Which experts devices hold (docs/devices.md). */
     const char *heat;   /* file of how much each was used by earlier runs, read here and written when the
                            model is closed; NULL: none.  It need not exist yet */
     bool heat_readonly; /* do not write it */
     bool replan;        /* each prompt's own routing decides, from its prefill on */
-    uint32_t replan_max; /* swaps per layer and prompt; 0: 24 */
+    uint32_t replan_max; /* swaps per layer and prompt; 0: 24, with COLI_REPLAN_COST as many as pay */
     bool no_warmstart;   /* fill nothing at the start: experts are copied when they are first used */
     uint32_t home;       /* coli_home */
     uint32_t layer_split; /* COLI_HOME_LAYER on two devices: the first has so many layers; 0: shares of
@@ -102,9 +112,22 @@ typedef struct coli_model_opts {
     uint64_t pin_bytes;   /* of these, for the experts that the heat file says are used most, which then
                              stay; 0: the library's choice */
     bool no_pilot;        /* do not guess which experts the next layer will use, to read them early */
+    uint32_t replan_with; /* coli_replan_with, added up; anything but 0 implies replan */
+    /* Which of the dense matrices devices hold: "auto" or NULL (those worth more than the experts in
+     * their place, if the device is faster), "off", "all" (what fits, before the experts), or a list
+     * like "lmhead=0;dnproj=0:20+1:20;experts=all" (docs/devices.md). */
+    const char *place;
+    bool no_trunk_probe; /* auto: do not try whether a device is faster than the processor */
+    uint32_t n_ctx;      /* of the session that will be made, as in coli_session_opts: memory is kept for
+                            it; 0: the default */
 } coli_model_opts;
 
-/* Open a container directory (docs/formats/container.md).  The weights are mapped, not read.
+/* Open a container directory (docs/formats/container.md).  The weights are mapped, not read, but for
+ * experts for which there is not enough memory.
+ * Signals  on POSIX systems the first call installs a handler for SIGBUS, which comes when a mapped file
+ *          was made shorter.  It acts on addresses in the weights alone, and hands all others to the
+ *          handler that was there before.  A program that installs one of its own later, without
+ *          calling this one, ends by such a file, as it would have anyway.
  * Errors   E_NOTFOUND, E_FORMAT (a file is malformed: names file and tensor), E_UNSUPPORTED (family
  *          or instruction set), E_NOMEM, E_IO. */
 COLI_API coli_status coli_model_open(const char *dir, const coli_model_opts *opts,
@@ -173,6 +196,8 @@ typedef struct coli_backend_stats {
     uint64_t n_replan_planned, n_replan_done, n_replan_pending, n_replan_skipped;
     /* As the devices measured (the fake one: as a real one would have taken), ms. */
     double upload_ms, to_device_ms, kernel_ms, to_host_ms;
+    uint64_t n_matrix_off; /* of n_matrix: a device failed to compute with them, so it is not asked again */
+    double clock_ms; /* simulated devices: what time it is on the latest clock (docs/backends/fake.md) */
 } coli_backend_stats;
 /* Waits for the chunk that a session is computing. */
 COLI_API coli_status coli_model_get_backend_stats(const coli_model *model, coli_backend_stats *out);
@@ -189,6 +214,21 @@ typedef struct coli_device_use {
 /* i < n_device of coli_backend_stats. */
 COLI_API coli_status coli_model_get_device(const coli_model *model, uint32_t i, coli_device_use *out);
 
+/* What cache-aware routing did and cost in all sessions of a model since it was opened, over the rows and
+ * layers that were computed.  All zero without it. */
+typedef struct coli_route_stats {
+    uint32_t struct_size; /* set by the caller */
+    uint64_t route_slots; /* experts chosen where residency may decide */
+    uint64_t route_swaps, route_swaps_vram; /* of these, substitutes; of these, in VRAM */
+    double swap_pct;                        /* 100 * route_swaps / route_slots */
+    uint64_t n_agree, n_compared; /* experts that plain routing chooses, too; of so many */
+    double route_agree;           /* 100 * n_agree / n_compared */
+    uint64_t n_row;               /* (row, layer) pairs that were compared */
+    double kl_sum;   /* KL(plain weights || chosen weights) of these in nats, each within 2^-25 */
+    double route_kl; /* kl_sum / n_row */
+} coli_route_stats;
+/* Waits for the chunk that a session is computing. */
+COLI_API coli_status coli_model_get_route_stats(const coli_model *model, coli_route_stats *out);
 /* ---- memory -------------------------------------------------------------------------------- */
 
 /* Where the routed experts are that no device holds, and what reading them took. */
@@ -251,10 +291,48 @@ COLI_API coli_status coli_chat_render(const char *tmpl, const char *messages, si
 
 typedef struct coli_session coli_session;
 
+/* Where an expert is, or was when a row used it. */
+typedef enum coli_level {
+    COLI_LEVEL_DISK, /* its weights have to be read for this row */
+    COLI_LEVEL_RAM,
+    COLI_LEVEL_VRAM
+} coli_level;
+
+/* Cache-aware routing (docs/CACHE_ROUTE.md): an expert that is in VRAM or RAM may take the place of one that
+ * the router likes a little better.  Lossy: other experts run than the model was trained to use.  Fields
+ * count as they stand: start from coli_route_default().
+ *
+ * Where experts are is looked at when a turn begins: at coli_chat_say, coli_session_eval, a
+ * coli_session_feed of more than one token, and the first token after create or reset.  So a turn's bytes
+ * depend on what was resident then, but not on threads, chunks or the speed of copies. */
+typedef struct coli_route_opts {
+    uint32_t struct_size; /* set by the caller */
+    bool cache_route;     /* choose so; without it `agree` meters plain routing */
+    bool agree;           /* meter agreement with plain routing, and KL */
+    bool live;            /* look at every step: better choices, but no run can be repeated exactly */
+    uint32_t j;           /* ranks that are always taken; the number of experts used and more: all */
+    uint32_t m;           /* ranks among which experts are chosen by where they are; at most 256 are */
+    float p;              /* above 0 and below 1: where the best of max(m, 4 * used) ranks have this share of
+                             their mass, instead of m */
+    float alpha;          /* factor of a substitute's weight, before all are divided by their sum; 0: 1 */
+    /* (layers with experts, n_expert) coli_level: where experts are said to be, whatever is true, to
+     * measure what a placement would cost without the device; copied by create.  NULL: it is looked at */
+    const uint8_t *levels;
+} coli_route_opts;
+/* J 2, M 12, P 0, alpha 1, nothing switched on.  out->struct_size is set by the caller. */
+COLI_API coli_status coli_route_default(coli_route_opts *out);
+
+/* How the keys and values of attention are kept.  f16 takes half the memory, and at a long context
+ * less time; a number is rounded to the nearest, and one of 65520 or more in magnitude is an error
+ * (E_NUMERIC), never infinite.  Each gives the same bytes everywhere, but not those of the other. */
+typedef enum coli_kv { COLI_KV_F16, COLI_KV_F32 } coli_kv;
+
 typedef struct coli_session_opts {
     uint32_t struct_size;
     uint32_t n_ctx;   /* most tokens the session can hold; 0: the model's n_ctx_max, at most 32768 */
     uint32_t n_chunk; /* most prompt rows computed together; 0: 512 */
+    uint32_t kv;      /* coli_kv */
+    const coli_route_opts *route; /* NULL: plain routing, unmetered; read by create only */
 } coli_session_opts;
 
 /* All memory for n_ctx tokens is taken here. */
@@ -270,8 +348,10 @@ COLI_API const coli_model *coli_session_model(const coli_session *session);
  * Errors   E_LIMIT     they do not fit n_ctx; nothing is fed
  *          E_INVALID   an id is outside the vocabulary; nothing is fed
  *          E_CANCELLED the chunks done so far are fed (coli_session_pos)
- *          E_NUMERIC   an activation left its range, at the layer and position named; the session is
- *                      reset */
+ *          E_NUMERIC   an activation, a key or a value left its range, at the layer and position named;
+ *                      the session is reset
+ *          E_IO        weights could not be read, or model.coli became shorter while it was in use; the
+ *                      session is reset.  After the latter the model has to be opened again */
 COLI_API coli_status coli_session_feed(coli_session *session, const int32_t *ids, size_t n_ids);
 
 /* (n_vocab) f32 of the last token fed, borrowed until the next feed; NULL before the first, and after
@@ -294,13 +374,6 @@ typedef bool (*coli_rows_fn)(void *user, uint32_t pos, uint32_t n_row, const flo
                              const int32_t *expert_ids, const float *expert_w);
 COLI_API coli_status coli_session_eval(coli_session *session, const int32_t *ids, size_t n_ids,
                                        coli_rows_fn on_rows, void *user);
-
-/* Where an expert was when a row used it. */
-typedef enum coli_level {
-    COLI_LEVEL_DISK, /* its weights were read for this row */
-    COLI_LEVEL_RAM,
-    COLI_LEVEL_VRAM
-} coli_level;
 
 /* The routing of the rows of one chunk; arrays are good during the call. */
 typedef struct coli_route {
@@ -386,6 +459,11 @@ typedef struct coli_result {
     uint32_t n_generated;
     double prefill_s, ttft_s, decode_s; /* ttft: from the call to the first token */
     double tok_s;        /* tokens after the first / decode_s; 0 if there were none */
+    /* Of the prefill: in layers of experts (their routers count as attention does); and of that,
+     * waiting for devices.  A coli_generate has no prefill of its own. */
+    double prefill_moe_s, prefill_wait_s;
+    /* Of a token after the first, mean: all of it; in those layers; waiting.  0 if there were none. */
+    double token_ms, token_moe_ms, token_wait_ms;
 } coli_result;
 
 /* Make tokens from the present logits until something stops it; each one is also fed, except a stop
@@ -690,6 +768,49 @@ typedef struct coli_replay_result {
 COLI_API coli_status coli_replay_run(coli_replay *replay, const coli_replay_opts *opts,
                                      coli_replay_result *results);
 
+/* ---- what fits ----------------------------------------------------------------------------- */
+
+typedef enum coli_fit {
+    COLI_FIT_ALL,   /* everything is in memory or on devices */
+    COLI_FIT_READS, /* some experts are read from the disk while tokens are made */
+    COLI_FIT_NOT    /* not even one expert of each layer has room beside the rest */
+} coli_fit;
+
+/* Where everything of a model would be.  Experts are counted over all layers. */
+typedef struct coli_plan_result {
+    uint32_t struct_size; /* set by the caller */
+    uint32_t fit;         /* coli_fit */
+    uint32_t n_ctx, n_chunk, n_threads;        /* that the options come to */
+    uint32_t n_layer, n_expert, n_expert_used; /* layers with experts; experts of each; for a row */
+    uint64_t trunk_bytes;  /* weights outside the routed experts */
+    uint64_t expert_bytes; /* one routed expert */
+    uint64_t kv_bytes, state_bytes, scratch_bytes; /* of one session: keys and values; what does not
+                                grow with the context; the rest */
+    uint64_t resident_bytes;  /* these but the expert: in memory whatever happens */
+    uint64_t needed_bytes;    /* with all experts that no device holds */
+    uint64_t available_bytes; /* that can be taken now, limits of control groups included; 0: the system
+                                does not tell */
+    uint64_t ram_bytes;       /* that the model may take in all; 0: no limit is known */
+    uint32_t ram_experts;     /* of each layer that memory holds at a time */
+    uint32_t n_ctx_all;       /* the context with which all would fit; 0: no shorter one is enough */
+    uint32_t n_device;
+    bool vram_is_assumed; /* there is no device: as if one had the memory that was asked for */
+    uint64_t vram_bytes;  /* that experts may take of devices */
+    uint64_t slot_bytes;  /* that one takes there */
+    uint64_t n_in_vram, n_in_ram, n_on_disk;
+    /* What a token reads of weights, if it used all experts alike. */
+    uint64_t token_vram_bytes, token_ram_bytes, token_disk_bytes;
+    uint64_t vram_trunk_bytes; /* that dense matrices take of devices; they stay in memory, too */
+} coli_plan_result;
+
+/* Tell where everything would be with these options, without loading anything: the container's tables
+ * are read, and devices are asked how much memory they have.  A session of the given kind is counted.
+ * Of the dense matrices those go to devices that would if the devices were faster than the processor;
+ * for tokens they are counted as if they stayed in memory.  A heat file is not looked at.
+ * Errors   as for coli_model_open and coli_session_create. */
+COLI_API coli_status coli_plan(const char *dir, const coli_model_opts *model,
+                               const coli_session_opts *session, coli_plan_result *out);
+
 /* ---- recording ----------------------------------------------------------------------------- */
 
 /* The routing of a session as traces, which coli_replay_open reads.  While tokens are made nothing is
@@ -773,6 +894,147 @@ COLI_API coli_status coli_machine_get_info(const coli_machine *machine, coli_mac
  * wait meanwhile.  Machines are noisy: measure often and take the median. */
 COLI_API coli_status coli_machine_stream(coli_machine *machine, double *gb_s);
 COLI_API coli_status coli_machine_peak(coli_machine *machine, double *gmac_s);
+
+/* ---- quality ------------------------------------------------------------------------------- */
+
+/* What a setting that changes what is computed costs: a format of weights, cache-aware routing.  Items
+ * are scored with one setting and with another, and compared pair by pair (docs/quality.md). */
+
+/* Items, in the tokens of a model. */
+typedef struct coli_tasks coli_tasks;
+
+typedef enum coli_task_kind {
+    COLI_TASK_TEXT,   /* how likely is it, token by token */
+    COLI_TASK_CHOICE, /* which of several endings is the likeliest */
+    COLI_TASK_EXACT   /* is the greedy answer to a question the one that is expected */
+} coli_task_kind;
+
+typedef struct coli_tasks_opts {
+    uint32_t struct_size;
+    uint32_t every; /* of each file only every so manieth item, from the first; 0: all */
+} coli_tasks_opts;
+
+/* Read a file, or those of a directory in the order of their names: *.jsonl, an item per line, and
+ * *.txt, a text that is cut into pieces of 512 tokens (docs/quality.md).
+ * Errors   E_NOTFOUND, E_FORMAT (names file and line), E_LIMIT (an item is longer than the model's
+ *          longest context), E_UNSUPPORTED (the model has no tokenizer), E_IO, E_NOMEM. */
+COLI_API coli_status coli_tasks_open(const char *path, const coli_model *model,
+                                     const coli_tasks_opts *opts, coli_tasks **out);
+/* They may outlive the model.  Scores of them must have been freed. */
+COLI_API void coli_tasks_close(coli_tasks *tasks);
+
+typedef struct coli_tasks_info {
+    uint32_t struct_size; /* set by the caller */
+    uint32_t n_item, n_text, n_choice, n_exact;
+    uint32_t n_ctx;       /* the smallest context of a session that can score them */
+    uint64_t n_token;     /* that are fed for it, answers not counted */
+    const char *identity; /* 32 hex digits: these items in these tokens; borrowed from tasks */
+} coli_tasks_info;
+COLI_API coli_status coli_tasks_get_info(const coli_tasks *tasks, coli_tasks_info *info);
+
+/* One item.  Strings are borrowed from tasks. */
+typedef struct coli_task {
+    uint32_t struct_size; /* set by the caller */
+    uint32_t kind;        /* coli_task_kind */
+    const char *file;
+    uint64_t line;     /* of the file, from 1; of a .txt the number of the piece */
+    const char *group; /* its "topic" or "task"; "" when it has none */
+    uint32_t n_ending, label; /* of a choice: endings; the right one, from 0 */
+    const char *answer;       /* that is expected; NULL unless the kind is exact */
+} coli_task;
+COLI_API coli_status coli_tasks_get(const coli_tasks *tasks, uint32_t i, coli_task *out);
+
+/* What a model made of them. */
+typedef struct coli_scores coli_scores;
+
+typedef struct coli_scores_opts {
+    uint32_t struct_size;
+    bool keep_rows;          /* also the probabilities of each row of the texts: to be a base */
+    const coli_scores *base; /* with rows, of items with the same identity: measure how far the texts'
+                                rows are from its rows; NULL: not */
+    coli_progress_fn progress; /* in tokens */
+    void *user;
+} coli_scores_opts;
+
+/* Score all items on a session with info.n_ctx or more; what it held is lost.  coli_session_cancel
+ * stops it.
+ * Errors   E_LIMIT (the session's context is too short), E_INVALID (the base is of other items, or
+ *          without rows), E_CANCELLED, E_NUMERIC, E_NOMEM. */
+COLI_API coli_status coli_scores_make(coli_session *session, const coli_tasks *tasks,
+                                      const coli_scores_opts *opts, coli_scores **out);
+COLI_API void coli_scores_free(coli_scores *scores);
+
+/* To a file and back (docs/formats/scores.md).  `path` must not exist and appears only when complete.
+ * Opening needs the very items, E_INVALID otherwise, and refuses what is no such file, or damaged, with
+ * E_FORMAT, or E_UNSUPPORTED where it is of a later version.  How far it was from a base is not kept. */
+COLI_API coli_status coli_scores_save(const coli_scores *scores, const char *path);
+COLI_API coli_status coli_scores_open(const char *path, const coli_tasks *tasks, coli_scores **out);
+
+typedef struct coli_scores_info {
+    uint32_t struct_size; /* set by the caller */
+    uint32_t n_item;
+    bool has_rows, has_base; /* they can be a base; they were measured against one */
+    uint64_t n_row_bytes;    /* memory and disk that the rows take */
+    double rest;             /* mean share of a row's probability that they do not itemise */
+    const char *model;       /* identity of the model; borrowed from scores */
+} coli_scores_info;
+COLI_API coli_status coli_scores_get_info(const coli_scores *scores, coli_scores_info *info);
+
+/* What became of one item; zero where it is not of that kind.  Pointers are borrowed from scores. */
+typedef struct coli_score {
+    uint32_t struct_size;  /* set by the caller */
+    uint32_t n_token;      /* text: that were scored, all but the first */
+    double nll;            /* their negative log-probabilities, summed */
+    uint32_t n_row, n_top; /* rows compared with the base; of these, with the same best token */
+    double kl;             /* KL(base || model) of these, summed */
+    const double *logprob; /* choice: (n_ending) of the tokens of each ending, summed */
+    uint32_t pick, pick_byte, pick_token; /* the largest; per byte of the ending; per token */
+    bool right, right_byte, right_token;  /* it is the label; exact (right only): the answer is */
+    const char *answer;                   /* exact: that was made, stripped; else NULL */
+} coli_score;
+COLI_API coli_status coli_scores_get(const coli_scores *scores, uint32_t i, coli_score *out);
+
+typedef enum coli_measure {
+    COLI_MEASURE_NLL,          /* -log p of a token, mean; its exponential is the perplexity */
+    COLI_MEASURE_KL,           /* KL(base || model) of a row, mean */
+    COLI_MEASURE_TOP,          /* share of rows whose best token is the base's */
+    COLI_MEASURE_CHOICE,       /* share of choices that are right, by the sum of the log-probabilities */
+    COLI_MEASURE_CHOICE_BYTE,  /* by that over the bytes of the ending */
+    COLI_MEASURE_CHOICE_TOKEN, /* by that over its tokens */
+    COLI_MEASURE_EXACT,        /* share of answers that are right */
+    COLI_N_MEASURE
+} coli_measure;
+/* "nll", "kl", "top", "choice", "choice-byte", "choice-token", "exact"; NULL for what is none. */
+COLI_API const char *coli_measure_name(coli_measure measure);
+
+typedef struct coli_mean {
+    uint32_t struct_size; /* set by the caller */
+    uint32_t n_item;      /* that have this measure */
+    uint64_t n_unit;      /* tokens, rows or items: what the mean is over */
+    double value;         /* 0 without any */
+} coli_mean;
+/* group: of coli_task; NULL: all. */
+COLI_API coli_status coli_scores_mean(const coli_scores *scores, coli_measure measure,
+                                      const char *group, coli_mean *out);
+
+/* How much worse b is than a on the same items, with the interval that holds the loss over all such
+ * items with 95 % confidence.  Loss of nll, of kl and of right answers: positive is worse. */
+typedef struct coli_loss {
+    uint32_t struct_size; /* set by the caller */
+    uint32_t n_item;
+    double a, b; /* means; of kl and top, which are of b against a: those of the same model, 0 and 1 */
+    double loss, low, high; /* infinite bounds where there are too few items to tell */
+} coli_loss;
+/* Errors   E_INVALID: the scores are of different items; kl or top of scores without a base. */
+COLI_API coli_status coli_scores_loss(const coli_scores *a, const coli_scores *b,
+                                      coli_measure measure, coli_loss *out);
+
+typedef enum coli_verdict {
+    COLI_VERDICT_PASS,     /* the loss is at most the limit, with that confidence */
+    COLI_VERDICT_FAIL,     /* it is more */
+    COLI_VERDICT_UNDECIDED /* the limit is within the interval: more items would tell */
+} coli_verdict;
+COLI_API coli_verdict coli_loss_verdict(const coli_loss *loss, double limit);
 
 #ifdef __cplusplus
 }

@@ -98,6 +98,20 @@ COLI_EXACT_FN float coli_f16_to_f32(uint16_t h)
     return coli_from_bits(sign | coli_bits(magnitude));
 }
 
+/* To f16, nearest, ties to even: from 65520 on infinity; NaN becomes a quiet one.  Adding 0.5 leaves
+ * the nearest multiple of 2^-24, f16's smallest step, in the low bits of the sum, and whether the
+ * processor flushes float's denormals does not matter: all of them round to 0. */
+COLI_EXACT_FN uint16_t coli_f32_to_f16(float x)
+{
+    const uint32_t sign = coli_bits(x) >> 16 & 0x8000u, magnitude = coli_bits(x) & 0x7FFFFFFFu;
+    const uint32_t normal = (magnitude + 0xFFFu + (magnitude >> 13 & 1u) - (112u << 23)) >> 13;
+    const uint32_t denormal = coli_bits(coli_from_bits(magnitude) + 0.5f) - 0x3F000000u;
+    uint32_t half = coli_select(magnitude < 0x38800000u, denormal, normal); // 2^-14
+    half = coli_select(magnitude >= 0x477FF000u, 0x7C00u, half);            // 65520
+    half = coli_select(magnitude > 0x7F800000u, 0x7E00u, half);
+    return (uint16_t)(sign | half);
+}
+
 /* False when the compiler fused a multiplication with an addition, or the processor flushes
  * denormals or does not round to nearest: then nothing here can be trusted. */
 COLI_EXACT_FN bool coli_exact_check(void)

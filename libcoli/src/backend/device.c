@@ -88,10 +88,10 @@ static void give_up(coli__device *dev, const char *reason)
 /* A call has exceeded the limit: it may still run, so nothing it touches can be freed. */
 static void give_up_hanging(coli__device *dev, const char *entry)
 {
+    if (atomic_exchange(&dev->hangs, true)) return; // somebody else has found out
     char reason[128];
     snprintf(reason, sizeof reason, "backend %s: %s: no answer within %.1f s",
              dev->plugin->info.name, entry, (double)dev->guard_ns * 1e-9);
-    atomic_store(&dev->hangs, true);
     count(dev, COUNT_n_call_late);
     give_up(dev, reason);
 }
@@ -590,6 +590,9 @@ struct coli__group {
     coli_bk_group args;
     coli_bk_result result; // readable once outcome is DONE
     atomic_int outcome;
+    coli__group *then;  // started in the same job
+    float *kept_y;      // (max_pair, d_model), of a group that keeps its result
+    uint8_t *kept_flag; // (max_pair)
 };
 
 coli_status coli__group_create(coli__device *dev, const coli__group_limits *limits,
@@ -607,10 +610,14 @@ coli_status coli__group_create(coli__device *dev, const coli__group_limits *limi
     g->joins = coli__calloc(limits->max_x, sizeof *g->joins);
     g->term_pair = coli__calloc(n_term, sizeof *g->term_pair);
     g->term_weight = coli__calloc(n_term, sizeof *g->term_weight);
-    coli_status status =
-        g->experts && g->n_row && g->row && g->joins && g->term_pair && g->term_weight
-            ? COLI_OK
-            : COLI_E_NOMEM;
+    if (limits->keeps) {
+        g->kept_y = coli__alloc64((size_t)limits->max_pair * limits->d_model * sizeof(float));
+        g->kept_flag = coli__calloc(limits->max_pair, 1);
+    }
+    coli_status status = g->experts && g->n_row && g->row && g->joins && g->term_pair &&
+                                 g->term_weight && (!limits->keeps || (g->kept_y && g->kept_flag))
+                             ? COLI_OK
+                             : COLI_E_NOMEM;
     if (status == COLI_OK) status = rows_take(dev, limits->max_x, limits->max_row_bytes, &g->x);
     if (status != COLI_OK) {
         coli__group_destroy(g);
@@ -630,6 +637,8 @@ void coli__group_destroy(coli__group *g)
     coli__free(g->joins);
     coli__free(g->term_pair);
     coli__free(g->term_weight);
+    coli__free_aligned(g->kept_y);
+    coli__free(g->kept_flag);
     coli__free(g);
 }
 
@@ -673,9 +682,20 @@ void coli__group_join(coli__group *g, const uint32_t *pairs, const float *weight
     g->args.n_term += n;
 }
 
-static void job_group(void *ctx)
+/* The rows, out of the device's memory. */
+static void keep_result(coli__group *g)
 {
-    coli__group *g = ctx;
+    const size_t d = g->limits.d_model;
+    for (uint32_t i = 0; i < g->result.n_row; i++)
+        memcpy(g->kept_y + i * d, g->result.y + i * g->result.ld, d * sizeof(float));
+    memcpy(g->kept_flag, g->result.flag, g->result.n_row);
+    g->result.y = g->kept_y;
+    g->result.flag = g->kept_flag;
+    g->result.ld = d;
+}
+
+static bool run_group(coli__group *g)
+{
     coli__device *dev = g->dev;
     coli_bk_status status = judge(dev, "group_issue", dev->api.group_issue(dev->handle, &g->args));
     if (status == COLI_BK_OK) {
@@ -691,21 +711,35 @@ static void job_group(void *ctx)
     }
     if (status == COLI_BK_OK) count(dev, COUNT_n_group);
     job_ends(dev, WORK, status == COLI_BK_OK);
-    int pending = PENDING;
-    atomic_compare_exchange_strong(&g->outcome, &pending, status == COLI_BK_OK ? DONE : FAILED);
+    return status == COLI_BK_OK;
 }
 
-void coli__group_start(coli__group *g)
+static void job_group(void *ctx)
+{
+    for (coli__group *g = ctx; g; g = g->then) {
+        const bool good = coli__device_alive(g->dev) && run_group(g);
+        if (good && g->limits.keeps) keep_result(g);
+        int pending = PENDING;
+        atomic_compare_exchange_strong(&g->outcome, &pending, good ? DONE : FAILED);
+    }
+}
+
+void coli__group_start(coli__group *g, coli__group *then)
 {
     const bool alive = coli__device_alive(g->dev);
+    g->then = then;
     atomic_store(&g->outcome, alive ? PENDING : FAILED);
+    if (then) {
+        then->then = NULL;
+        atomic_store(&then->outcome, alive ? PENDING : FAILED);
+    }
     if (alive) coli__lane_start(g->dev->work, job_group, g);
 }
 
 /* The lane is idle afterwards, too: its next job may begin at once. */
 const coli_bk_result *coli__group_wait(coli__group *g)
 {
-    if (!atomic_load(&g->dev->hangs) && !coli__lane_wait(g->dev->work, g->dev->guard_ns)) {
+    if (atomic_load(&g->dev->hangs) || !coli__lane_wait(g->dev->work, g->dev->guard_ns)) {
         int pending = PENDING;
         if (atomic_compare_exchange_strong(&g->outcome, &pending, FAILED))
             give_up_hanging(g->dev, "group_take");

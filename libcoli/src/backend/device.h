@@ -90,6 +90,7 @@ typedef struct coli__group_limits {
     uint32_t n_used;      // experts of a row: terms of a join
     uint32_t d_model;     // numbers of a result's row
     size_t max_row_bytes; // of the quantised numbers of a row, in any form
+    bool keeps;           // its result is copied, so that another group may follow in the same job
 } coli__group_limits;
 
 coli_status coli__group_create(coli__device *dev, const coli__group_limits *limits,
@@ -103,7 +104,9 @@ void coli__group_add(coli__group *group, coli_bk_tensor *expert, uint32_t n_row,
                      const uint32_t *rows);
 bool coli__group_can_join(const coli__group *group);
 void coli__group_join(coli__group *group, const uint32_t *pairs, const float *weights);
-void coli__group_start(coli__group *group);
+/* then: a group of the same device, without one of its own, that follows a group that keeps its
+ * result; NULL: none.  The device is busy until both have ended. */
+void coli__group_start(coli__group *group, coli__group *then);
 
 /* The result of a started group, NULL when the device failed it: the same for everyone who asks.  Its
  * rows: those of pairs without a join, in order, then the joins.  Valid until the next begin. */

@@ -249,7 +249,6 @@ coli_status coli__devices_open(const coli_model_opts *o, const coli__container *
     d->asked = o->backend != NULL;
     d->vram_unit = o->vram_unit;
     d->vram = o->vram;
-    d->trunk = o->vram_trunk;
     d->wait_ns = (o->backend_wait_ms ? o->backend_wait_ms : 10000) * UINT64_C(1000000);
     d->note = o->note;
     d->progress = o->progress;
@@ -305,7 +304,10 @@ void coli__devices_stats(coli__devices *d, coli_backend_stats *out)
 {
     if (!d) return;
     out->n_device = d->n;
-    out->n_matrix = d->n_matrix;
+    for (uint32_t i = 0; i < d->n_placed; i++) {
+        out->n_matrix += d->matrices[i].n_matrix;
+        out->n_matrix_off += d->matrices[i].is_off ? d->matrices[i].n_matrix : 0;
+    }
     out->n_row_device = atomic_load(&d->n_row_device);
     out->n_row_host = atomic_load(&d->n_row_host);
     out->n_row_again = atomic_load(&d->n_row_again);
@@ -322,6 +324,7 @@ void coli__devices_stats(coli__devices *d, coli_backend_stats *out)
         out->to_device_ms += g.to_device_ms;
         out->kernel_ms += g.kernel_ms;
         out->to_host_ms += g.to_host_ms;
+        if (g.clock_ms > out->clock_ms) out->clock_ms = g.clock_ms;
         out->n_device_lost += !coli__device_alive(d->dev[i]);
         out->vram_bytes += d->used[i];
         out->allowance_bytes += d->allowance[i];

@@ -1,7 +1,7 @@
 /* devices.h - the devices of one model, and which of its weights they hold.
  *
- * Opening chooses a plugin and its devices, and decides how much of their memory may be used.  The
- * engine then offers its dense matrices; what they leave is for experts (moe/tier.h).
+ * Opening chooses a plugin and its devices, and decides how much of their memory may be used.  Some of
+ * it goes to dense matrices (moe/trunk.h); what they leave is for experts (moe/tier.h).
  *
  * NULL stands for "no device" in every call here. */
 #ifndef COLI_BACKEND_DEVICES_H
@@ -31,15 +31,35 @@ typedef struct coli__slot {
     coli_bk_tensor *tensor;
 } coli__slot;
 
-/* -- placing ----------------------------------------------------------------------------------- */
+/* -- the dense trunk --------------------------------------------------------------------------- */
 
-/* A dense matrix that the engine can multiply on a device: placed if the options say so, the first
- * device computes its format and has room. */
-void coli__devices_offer(coli__devices *devices, const coli__mat *w);
+/* One matrix, or three that are an expert of their own: gate, up, down.  moe/trunk.h decides where. */
+typedef struct coli__dense_block {
+    const coli__mat *mats[3];
+    uint32_t n_mat;
+} coli__dense_block;
+
+/* The block as a device sees it, but for the data of more than one matrix; false when the device does not
+ * compute it. */
+bool coli__devices_dense_source(const coli__device *dev, coli__dense_block block,
+                                coli_bk_source *out);
+/* Memory that it takes of a device; false when the device does not compute it. */
+bool coli__devices_dense_footprint(const coli__devices *devices, uint32_t device,
+                                   coli__dense_block block, uint64_t *n_bytes);
+/* Copy it there, within the allowance. */
+coli_status coli__devices_put_dense(coli__devices *devices, uint32_t device,
+                                    coli__dense_block block);
+
+/* Where a matrix, or the expert of this gate, can be computed; false: on the processor alone. */
 bool coli__devices_matrix(const coli__devices *devices, const coli__mat *w, coli__slot *out);
-/* Bytes of the widest row of quantised numbers, and outputs, of the matrices placed. */
-void coli__devices_matrix_limits(const coli__devices *devices, size_t *max_row_bytes,
-                                 size_t *max_out);
+bool coli__devices_dense_expert(const coli__devices *devices, const coli__mat *gate,
+                                coli__slot *out);
+/* A device failed to compute with what begins with w: it is not asked again. */
+void coli__devices_switch_off(coli__devices *devices, const coli__mat *w);
+/* Bytes of the widest row of quantised numbers, and outputs, of the matrices on a device. */
+void coli__devices_matrix_limits(const coli__devices *devices, uint32_t device,
+                                 size_t *max_row_bytes, size_t *max_out);
+bool coli__devices_has_dense_expert(const coli__devices *devices, uint32_t device);
 
 /* -- for the tier ------------------------------------------------------------------------------ */
 
@@ -58,6 +78,8 @@ void coli__devices_slot_gone(coli__devices *devices, uint32_t device, uint64_t n
 uint64_t coli__devices_used(const coli__devices *devices, uint32_t device);
 uint64_t coli__devices_matrix_bytes(const coli__devices *devices, uint32_t device);
 
+void coli__devices_note(const coli__devices *devices, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3))); // one line for whoever listens
 /* Tell how far the copying is; E_CANCELLED when the caller wants it to stop. */
 coli_status coli__devices_progress(const coli__devices *devices, uint64_t done_bytes,
                                    uint64_t total_bytes);

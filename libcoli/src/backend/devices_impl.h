@@ -6,11 +6,13 @@
 
 #include "devices.h"
 
+/* A dense matrix, or three as one expert. */
 typedef struct placed_matrix {
-    const uint8_t *data; // of the matrix: its name here
+    const uint8_t *data; // of the first matrix: its name here
     coli__slot place;
-    uint32_t n_out;
+    uint32_t n_matrix, n_out;
     size_t row_bytes;
+    bool is_off; // the device failed to compute with it
 } placed_matrix;
 
 struct coli__devices {
@@ -19,7 +21,7 @@ struct coli__devices {
     coli__plugin_list plugins;
     coli__device *dev[COLI__MAX_DEVICE];
     uint32_t n;
-    bool asked, trunk;
+    bool asked;
     bool hangs; // a call of opening still runs somewhere
     uint32_t vram_unit;
     double vram;
@@ -35,8 +37,8 @@ struct coli__devices {
     /* places; changed while no group runs */
     uint64_t used[COLI__MAX_DEVICE];         // footprints
     uint64_t matrix_bytes[COLI__MAX_DEVICE]; // of these, the dense matrices'
-    placed_matrix *matrices;                 // (n_matrix) by data
-    uint32_t n_matrix, cap_matrix;
+    placed_matrix *matrices;                 // (n_placed) by data
+    uint32_t n_placed, cap_placed;
 
     /* any thread */
     _Atomic uint64_t n_row_device, n_row_host, n_row_again, n_matmul_again;
@@ -44,7 +46,5 @@ struct coli__devices {
 
 /* Ask each device for its memory and decide how much of it may be used. */
 coli_status coli__devices_allow(coli__devices *d);
-__attribute__((format(printf, 2, 3))) void coli__devices_note(const coli__devices *d,
-                                                              const char *fmt, ...);
 
 #endif

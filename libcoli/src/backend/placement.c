@@ -93,52 +93,137 @@ static int by_data(const void *a, const void *b)
 
 static bool has_room(coli__devices *d)
 {
-    if (d->n_matrix < d->cap_matrix) return true;
-    const uint32_t cap = d->cap_matrix ? 2 * d->cap_matrix : 64;
+    if (d->n_placed < d->cap_placed) return true;
+    const uint32_t cap = d->cap_placed ? 2 * d->cap_placed : 64;
     placed_matrix *grown = coli__realloc(d->matrices, cap, sizeof *grown);
     if (!grown) return false;
     d->matrices = grown;
-    d->cap_matrix = cap;
+    d->cap_placed = cap;
     return true;
 }
 
-void coli__devices_offer(coli__devices *d, const coli__mat *w)
+bool coli__devices_dense_source(const coli__device *dev, coli__dense_block block,
+                                coli_bk_source *out)
 {
-    if (!d || !d->trunk) return;
-    coli_bk_source source = {.struct_size = sizeof source, .n_matrix = 1, .data = w->data};
-    placed_matrix m = {.data = w->data, .n_out = w->n_out};
-    coli__slot there;
-    if (coli__devices_matrix(d, w, &there)) return; // tied weights are offered twice
-    if (!computes(d->dev[0], w->fmt) || !coli__device_multiplies(d->dev[0]) || !has_room(d) ||
-        !coli__mat_bytes(w->fmt, w->n_out, w->n_in, &source.n_bytes, NULL))
-        return;
-    source.matrix[0] = describe(w, 0);
-    m.row_bytes = ((size_t)w->n_in + w->fmt.group - 1) / w->fmt.group * w->fmt.group;
-    const uint64_t before = d->used[0];
-    if (put(d, 0, &source, &m.place.tensor) != COLI_OK) return;
-    d->matrix_bytes[0] += d->used[0] - before;
-    d->matrices[d->n_matrix++] = m;
-    qsort(d->matrices, d->n_matrix, sizeof m, by_data);
+    *out = (coli_bk_source){.struct_size = sizeof *out, .n_matrix = block.n_mat};
+    if (block.n_mat == 1)
+        out->data = block.mats[0]->data;
+    else if (block.mats[0]->fmt.group != block.mats[1]->fmt.group)
+        return false;
+    for (uint32_t i = 0; i < block.n_mat; i++) {
+        const coli__mat *w = block.mats[i];
+        uint64_t n_bytes;
+        if (!computes(dev, w->fmt) || !coli__mat_bytes(w->fmt, w->n_out, w->n_in, &n_bytes, NULL) ||
+            n_bytes > INT64_MAX / 4)
+            return false;
+        const uint64_t offset = (out->n_bytes + 63) & ~UINT64_C(63);
+        out->matrix[i] = describe(w, offset);
+        out->n_bytes = offset + n_bytes;
+    }
+    const uint64_t most = coli__device_info(dev)->max_tensor_bytes;
+    return most == 0 || out->n_bytes <= most;
+}
+
+bool coli__devices_dense_footprint(const coli__devices *d, uint32_t device, coli__dense_block block,
+                                   uint64_t *n_bytes)
+{
+    coli_bk_source source;
+    if (!coli__devices_dense_source(d->dev[device], block, &source) ||
+        (block.n_mat == 1 && !coli__device_multiplies(d->dev[device])))
+        return false;
+    *n_bytes = coli__device_footprint(d->dev[device], source.n_bytes);
+    return true;
+}
+
+/* The matrices of an expert one after another, for the copy. */
+static coli_status gather(coli__dense_block block, coli_bk_source *source)
+{
+    uint8_t *data = coli__alloc64(source->n_bytes);
+    if (!data) return COLI_E_NOMEM;
+    for (uint32_t i = 0; i < block.n_mat; i++) {
+        const coli__mat *w = block.mats[i];
+        uint64_t n_bytes = 0;
+        coli__mat_bytes(w->fmt, w->n_out, w->n_in, &n_bytes, NULL);
+        memcpy(data + source->matrix[i].offset, w->data, n_bytes);
+    }
+    source->data = data;
+    return COLI_OK;
+}
+
+coli_status coli__devices_put_dense(coli__devices *d, uint32_t device, coli__dense_block block)
+{
+    const coli__mat *w = block.mats[0];
+    coli_bk_source source;
+    if (!coli__devices_dense_source(d->dev[device], block, &source))
+        return coli__fail(COLI_E_UNSUPPORTED, "%s does not compute this format",
+                          coli__device_info(d->dev[device])->name);
+    placed_matrix m = {.data = w->data,
+                       .n_matrix = block.n_mat,
+                       .n_out = w->n_out,
+                       .row_bytes =
+                           ((size_t)w->n_in + w->fmt.group - 1) / w->fmt.group * w->fmt.group};
+    if (!has_room(d)) return COLI_E_NOMEM;
+    if (block.n_mat > 1) COLI_TRY(gather(block, &source));
+    const uint64_t before = d->used[device];
+    const coli_status status = put(d, device, &source, &m.place.tensor);
+    if (block.n_mat > 1 && !coli__device_hangs(d->dev[device])) // else it may still be read
+        coli__free_aligned((void *)source.data);
+    COLI_TRY(status);
+    m.place.device = device;
+    d->matrix_bytes[device] += d->used[device] - before;
+    d->matrices[d->n_placed++] = m;
+    qsort(d->matrices, d->n_placed, sizeof m, by_data);
+    return COLI_OK;
+}
+
+static placed_matrix *find_placed(const coli__devices *d, const coli__mat *w)
+{
+    if (!d || d->n_placed == 0) return NULL;
+    const placed_matrix key = {.data = w->data};
+    return bsearch(&key, d->matrices, d->n_placed, sizeof key, by_data);
 }
 
 bool coli__devices_matrix(const coli__devices *d, const coli__mat *w, coli__slot *out)
 {
-    if (!d || d->n_matrix == 0) return false;
-    const placed_matrix key = {.data = w->data};
-    const placed_matrix *m = bsearch(&key, d->matrices, d->n_matrix, sizeof key, by_data);
-    if (!m || !coli__device_multiplies(d->dev[m->place.device])) return false;
+    const placed_matrix *m = find_placed(d, w);
+    if (!m || m->is_off || m->n_matrix != 1 || !coli__device_multiplies(d->dev[m->place.device]))
+        return false;
     *out = m->place;
     return true;
 }
 
-void coli__devices_matrix_limits(const coli__devices *d, size_t *max_row_bytes, size_t *max_out)
+bool coli__devices_dense_expert(const coli__devices *d, const coli__mat *gate, coli__slot *out)
+{
+    const placed_matrix *m = find_placed(d, gate);
+    if (!m || m->is_off || m->n_matrix != 3 || !coli__device_alive(d->dev[m->place.device]))
+        return false;
+    *out = m->place;
+    return true;
+}
+
+void coli__devices_switch_off(coli__devices *d, const coli__mat *w)
+{
+    placed_matrix *m = find_placed(d, w);
+    if (m) m->is_off = true;
+}
+
+void coli__devices_matrix_limits(const coli__devices *d, uint32_t device, size_t *max_row_bytes,
+                                 size_t *max_out)
 {
     *max_row_bytes = *max_out = 0;
-    for (uint32_t i = 0; d && i < d->n_matrix; i++) {
+    for (uint32_t i = 0; i < d->n_placed; i++) {
         const placed_matrix *m = &d->matrices[i];
+        if (m->place.device != device || m->n_matrix != 1) continue;
         if (m->row_bytes > *max_row_bytes) *max_row_bytes = m->row_bytes;
         if (m->n_out > *max_out) *max_out = m->n_out;
     }
+}
+
+bool coli__devices_has_dense_expert(const coli__devices *d, uint32_t device)
+{
+    for (uint32_t i = 0; i < d->n_placed; i++)
+        if (d->matrices[i].place.device == device && d->matrices[i].n_matrix == 3) return true;
+    return false;
 }
 
 /* -- experts ----------------------------------------------------------------------------------- */
@@ -217,7 +302,10 @@ static void say_what_is_where(const coli__devices *d, uint32_t i, uint32_t n, ui
     const coli__device *dev = d->dev[i];
     const coli_bk_device_info *info = coli__device_info(dev);
     char trunk[48] = "";
-    if (i == 0 && d->n_matrix) snprintf(trunk, sizeof trunk, ", %u dense matrices", d->n_matrix);
+    uint32_t n_matrix = 0;
+    for (uint32_t j = 0; j < d->n_placed; j++)
+        if (d->matrices[j].place.device == i) n_matrix += d->matrices[j].n_matrix;
+    if (n_matrix) snprintf(trunk, sizeof trunk, ", %u dense matrices", n_matrix);
     coli__devices_note(d, "%s %u: %s%s%s: %u of %llu experts%s, %.2f GiB of %.2f GiB",
                        coli__device_plugin(dev)->info.name, coli__device_ordinal(dev), info->name,
                        info->uuid[0] ? ", " : "", info->uuid, n, (unsigned long long)n_expert,

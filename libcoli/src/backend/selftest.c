@@ -84,7 +84,7 @@ static const coli_bk_result *issue(trial *w, coli__group *g, coli_bk_tensor **te
             if (row_of[p / N_ROW][p % N_ROW] == t) pair[p / N_ROW] = p;
         coli__group_join(g, pair, weights);
     }
-    coli__group_start(g);
+    coli__group_start(g, NULL);
     return coli__group_wait(g);
 }
 

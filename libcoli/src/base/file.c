@@ -73,23 +73,42 @@ static coli_status map_fd(int fd, const char *path, uint64_t n_bytes, coli__map 
                           (unsigned long long)n_bytes);
     void *data = coli__os_map(fd, (size_t)n_bytes);
     if (!data) return coli__fail_errno(path, "cannot map");
-    *out = (coli__map){data, n_bytes};
+    *out = (coli__map){.data = data, .n_bytes = n_bytes};
     return COLI_OK;
 }
 
-coli_status coli__map_open(const char *path, coli__map *out)
+static coli_status open_map(const char *path, bool is_guarded, coli__map *out)
 {
     *out = (coli__map){0};
     int fd;
     uint64_t n_bytes;
     COLI_TRY(open_regular(path, &fd, &n_bytes));
     const coli_status status = map_fd(fd, path, n_bytes, out);
-    coli__sys_calls.close(fd); // the mapping stays
+    if (is_guarded && out->data)
+        out->guard = coli__os_guard(fd, out->data, (size_t)n_bytes);
+    else
+        coli__sys_calls.close(fd); // the mapping stays
     return status;
+}
+
+coli_status coli__map_open(const char *path, coli__map *out)
+{
+    return open_map(path, false, out);
+}
+
+coli_status coli__map_open_guarded(const char *path, coli__map *out)
+{
+    return open_map(path, true, out);
+}
+
+bool coli__map_is_whole(const coli__map *map)
+{
+    return coli__os_guard_is_whole(map->guard);
 }
 
 void coli__map_close(coli__map *map)
 {
+    coli__os_unguard(map->guard);
     if (map->data) coli__os_unmap((void *)(uintptr_t)map->data, (size_t)map->n_bytes);
     *map = (coli__map){0};
 }

@@ -13,10 +13,18 @@ coli_status coli__file_read(const char *path, uint64_t max_bytes, coli__buf *out
 typedef struct coli__map {
     const uint8_t *data;
     uint64_t n_bytes;
+    uint32_t guard; // 0: none
 } coli__map;
 
 coli_status coli__map_open(const char *path, coli__map *out);
 void coli__map_close(coli__map *map);
+
+/* The same for a file that is used for long.  Where its bytes are gone, because it was made shorter or
+ * the disk failed, reading gives zeros instead of ending the process, and from then on it is not whole.
+ * Also a file that is shorter now is not.  Whoever reads looks afterwards.  (On POSIX this is done by
+ * a handler for SIGBUS, which passes on what is not about such a mapping; see guard_posix.c.) */
+coli_status coli__map_open_guarded(const char *path, coli__map *out);
+bool coli__map_is_whole(const coli__map *map);
 
 /* Sequential writing with patches; every call reports E_IO with the path and the system's reason.
  * After a failed call the writer stays failed: close will not claim that the file is whole. */

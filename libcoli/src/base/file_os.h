@@ -32,6 +32,11 @@ int coli__os_regular(int fd, uint64_t *n_bytes);
 void *coli__os_map(int fd, size_t n_bytes);
 void coli__os_unmap(void *data, size_t n_bytes);
 
+/* Guard a mapping of this file, whose fd is handed over; 0: it cannot be guarded, and fd is closed. */
+uint32_t coli__os_guard(int fd, const void *data, size_t n_bytes);
+void coli__os_unguard(uint32_t guard); // 0 is fine; before the mapping goes
+bool coli__os_guard_is_whole(uint32_t guard);
+
 int coli__os_dir_create(const char *path);
 /* fn for each name in a directory but "." and "..", in no order, until it says false. */
 int coli__os_dir_each(const char *path, bool (*fn)(void *ctx, const char *name), void *ctx);

@@ -4,8 +4,12 @@
 
 #include "error.h"
 
-/* Bytes that can be taken without pushing others out; 0 when the system does not tell. */
+/* Bytes that can be taken without pushing others out, limits of control groups included; 0 when the
+ * system does not tell. */
 uint64_t coli__memory_available(void);
+#ifndef _WIN32
+uint64_t coli__memory_available_under(const char *root); // where /proc and /sys are; for tests
+#endif
 
 /* Bytes of the largest cache of the first processor; 0 when the system does not tell. */
 uint64_t coli__cache_bytes(void);
@@ -14,6 +18,10 @@ uint64_t coli__cache_bytes(void);
  * is in memory.  0 where the system does not tell. */
 uint64_t coli__memory_allocated(void);
 uint64_t coli__memory_resident(void);
+
+/* Bring these bytes of a mapped file into memory, and into this process's page tables: they are read from
+ * the disk now instead of one page after another when they are used. */
+void coli__pages_bring(const void *data, uint64_t n_bytes);
 
 /* n_bytes of fresh memory of its own, in huge pages where the system has some to give: for buffers
  * of many MiB that are read from end to end. */

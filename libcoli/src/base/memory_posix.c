@@ -1,8 +1,9 @@
 /* memory_posix.c - see memory.h.
  *
- * Linux: MemAvailable of /proc/meminfo counts what the kernel could free without swapping.  A
- * container may be allowed less: what its control group has left, from the two files of version 2,
- * then counts.
+ * Linux: MemAvailable of /proc/meminfo counts what the kernel could free without swapping.  A process
+ * may be allowed less, by its control group or one that this is in: what the strictest of them has left
+ * then counts.  Pages of files that a group has read are charged to it and can be freed, so they count as
+ * left.  Both versions of control groups are looked at; a container often sees its own as the root.
  *
  * Caches: sysconf may add up those of a whole socket, so the files of the first processor are read.
  */
@@ -13,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "file.h"
 
@@ -36,17 +38,77 @@ static bool number_in(const char *path, const char *key, uint64_t *out)
     return found;
 }
 
+/* What a version of control groups calls things. */
+typedef struct group_names {
+    const char *mark;  // before the path of a process's group in /proc/self/cgroup
+    const char *mount; // of the groups
+    const char *limit, *used, *inactive, *active;
+} group_names;
+
+static const group_names versions[] = {
+    {"0::", "/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file ", "\nactive_file "},
+    {":memory:", "/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes",
+     "total_inactive_file ", "total_active_file "}};
+
+/* Lower *available to what one group has left; one without a limit, or that is none, changes nothing. */
+static void limit_by_group(const group_names *v, const char *dir, uint64_t *available)
+{
+    char path[4096];
+    uint64_t limit, used, inactive = 0, active = 0;
+    snprintf(path, sizeof path, "%s/%s", dir, v->limit);
+    if (!number_in(path, "", &limit)) return; // "max"
+    snprintf(path, sizeof path, "%s/%s", dir, v->used);
+    if (!number_in(path, "", &used)) return;
+    snprintf(path, sizeof path, "%s/memory.stat", dir);
+    number_in(path, v->inactive, &inactive);
+    number_in(path, v->active, &active);
+    used = used > inactive + active ? used - inactive - active : 0;
+    const uint64_t left = limit > used ? limit - used : 0;
+    if (left < *available) *available = left;
+}
+
+/* The group and all that it is in. */
+static void limit_by_groups(const char *root, const group_names *v, const char *groups,
+                            uint64_t *available)
+{
+    const char *at = strstr(groups, v->mark);
+    if (!at) return;
+    at += strlen(v->mark);
+    char dir[3072];
+    const int n_mount = snprintf(dir, sizeof dir, "%s%s", root, v->mount);
+    const size_t n_group = strcspn(at, "\n");
+    if (n_mount < 0 || (size_t)n_mount + n_group >= sizeof dir) return;
+    memcpy(dir + n_mount, at, n_group);
+    size_t n = (size_t)n_mount + n_group;
+    do {
+        while (n > (size_t)n_mount && dir[n - 1] == '/') n--;
+        dir[n] = 0;
+        limit_by_group(v, dir, available);
+        while (n > (size_t)n_mount && dir[n - 1] != '/') n--;
+    } while (n > (size_t)n_mount);
+    dir[n_mount] = 0;
+    limit_by_group(v, dir, available);
+}
+
+uint64_t coli__memory_available_under(const char *root)
+{
+    char path[2048];
+    uint64_t kib;
+    snprintf(path, sizeof path, "%s/proc/meminfo", root);
+    if (!number_in(path, "MemAvailable:", &kib)) return 0;
+    uint64_t available = kib * 1024;
+    coli__buf groups = {0};
+    snprintf(path, sizeof path, "%s/proc/self/cgroup", root);
+    if (coli__file_read(path, MAX_TEXT, &groups) == COLI_OK && groups.data)
+        for (size_t i = 0; i < sizeof versions / sizeof *versions; i++)
+            limit_by_groups(root, &versions[i], groups.data, &available);
+    coli__buf_finish(&groups);
+    return available;
+}
+
 uint64_t coli__memory_available(void)
 {
-    uint64_t kib, limit, used;
-    if (!number_in("/proc/meminfo", "MemAvailable:", &kib)) return 0;
-    uint64_t available = kib * 1024;
-    if (number_in("/sys/fs/cgroup/memory.max", "", &limit) &&
-        number_in("/sys/fs/cgroup/memory.current", "", &used)) {
-        const uint64_t left = limit > used ? limit - used : 0;
-        if (left < available) available = left;
-    }
-    return available;
+    return coli__memory_available_under("");
 }
 
 uint64_t coli__cache_bytes(void)
@@ -58,6 +120,18 @@ uint64_t coli__cache_bytes(void)
         if (number_in(path, "", &kib) && kib * 1024 > best) best = kib * 1024;
     }
     return best;
+}
+
+void coli__pages_bring(const void *data, uint64_t n_bytes)
+{
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    const uintptr_t begin = (uintptr_t)data / page * page,
+                    end = (uintptr_t)data + (uintptr_t)n_bytes;
+#ifdef MADV_POPULATE_READ
+    if (madvise((void *)begin, end - begin, MADV_POPULATE_READ) == 0) return;
+#endif
+    madvise((void *)begin, end - begin, MADV_WILLNEED);
+    for (uintptr_t at = begin; at < end; at += page) (void)*(const volatile uint8_t *)at;
 }
 
 coli_status coli__pages_take(uint64_t n_bytes, void **out)

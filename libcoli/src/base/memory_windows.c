@@ -22,6 +22,13 @@ uint64_t coli__cache_bytes(void)
     return best;
 }
 
+void coli__pages_bring(const void *data, uint64_t n_bytes)
+{
+    enum { PAGE = 4096 };
+    const uint8_t *bytes = data;
+    for (uint64_t at = 0; at < n_bytes; at += PAGE) (void)*(const volatile uint8_t *)(bytes + at);
+}
+
 /* Huge pages need a right that users do not have: ordinary ones do. */
 coli_status coli__pages_take(uint64_t n_bytes, void **out)
 {

@@ -138,6 +138,9 @@ int coli__thread_start(pthread_t *thread, void *(*start)(void *), void *arg)
 #else
     sigset_t all, before;
     sigfillset(&all);
+    const int own[] = {SIGBUS, SIGSEGV, SIGFPE,
+                       SIGILL}; // what a thread does to itself: see guard_posix.c
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++) sigdelset(&all, own[i]);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     const int error = pthread_create(thread, NULL, start, arg);
     pthread_sigmask(SIG_SETMASK, &before, NULL);

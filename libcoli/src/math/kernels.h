@@ -37,8 +37,9 @@ typedef struct coli__attend_args {
     uint32_t n_key; // of row 0, at least 1
     const float *q; // head h of row r at q + r*q_row + h*q_head: head_dim numbers
     size_t q_row, q_head;
-    const float *k, *v; // key and value j at k + j*kv_stride
+    const void *k, *v; // key and value j at number j*kv_stride
     size_t kv_stride;
+    bool kv_f16; // their numbers are f16 and widened, which is exact; else f32
     float scale;
     float *scores;    // scratch: (n_row * n_head, ld_scores)
     size_t ld_scores; // at least n_key + n_row - 1
@@ -72,6 +73,9 @@ typedef struct coli__kernels {
     void (*sigmoid_mul)(float *y, const float *gate, uint32_t n);
     /* x[i] = exp(x[i] - max x), returns their sum (16 lanes, then the tree).  n >= 1. */
     float (*softmax_sum)(float *x, uint32_t n);
+
+    /* y[i] = x[i] as f16, nearest, ties to even.  False when one is NaN or 65520 or more. */
+    bool (*narrow)(const float *x, uint32_t n, uint16_t *y);
 
     /* Causal attention of the query heads that share one key head, over consecutive rows: row r
      * sees keys 0 .. n_key+r-1.  Each (row, head) is softmax(scale * q.k) v with its keys in order,

@@ -5,15 +5,11 @@
 #include <immintrin.h>
 
 #define VW       16
+#define WIDEN(p) ((vf)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)(p))))
 #define ROWS_MAX 8 // so that their sums stay in registers
 #include "kernels_float.inc.h"
 
 enum { EXCESS8 = 128 };
-
-INLINE lanes halves_to_floats(const uint8_t *p)
-{
-    return (lanes){{(vf)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p))}};
-}
 
 INLINE vb int8_weights(vb codes)
 {

@@ -1,7 +1,8 @@
 /* kernels_float.inc.h - the float part of a vector table, written once.
  *
- * A kernel file defines VW (floats in a register: 4, 8 or 16) and ROWS_MAX (activation rows that share
- * one reading of quantised weights), and includes this.  Bits agree with kernels_scalar.c by
+ * A kernel file defines VW (floats in a register: 4, 8 or 16), WIDEN(p) (VW f16 numbers at p as such a
+ * register) and ROWS_MAX (activation rows that share one reading of quantised weights), and includes
+ * this.  Bits agree with kernels_scalar.c by
  * construction:
  *
  *   - elementwise work is a loop over the very functions of coli/exact.h, which have no branches,
@@ -49,6 +50,13 @@ INLINE void store(float *p, vf v)
     *(vf_unaligned *)p = v;
 }
 
+INLINE lanes halves_to_floats(const uint8_t *p) // sixteen f16 numbers
+{
+    lanes a;
+    for (uint32_t i = 0; i < NV; i++) a.v[i] = WIDEN(p + 2 * VW * i);
+    return a;
+}
+
 INLINE float lanes_tree(lanes a)
 {
 #if VW == 4
@@ -75,29 +83,15 @@ INLINE void lanes_tail(lanes *acc, const float *a, const float *b, uint32_t n)
     for (uint32_t i = 0; i < NV; i++) acc->v[i] = acc->v[i] + load(pa + VW * i) * load(pb + VW * i);
 }
 
-/* R dot products with the same first factor: b, b + stride, ... */
-INLINE void dots(const float *a, const float *b, size_t stride, uint32_t n, const uint32_t R,
-                 float *out)
-{
-    lanes acc[4] = {0};
-    uint32_t c = 0;
-    for (; c + 16 <= n; c += 16)
-        for (uint32_t i = 0; i < NV; i++) {
-            const vf va = load(a + c + VW * i);
-            for (uint32_t r = 0; r < R; r++)
-                acc[r].v[i] = acc[r].v[i] + va * load(b + r * stride + c + VW * i);
-        }
-    for (uint32_t r = 0; r < R; r++) {
-        if (c < n) lanes_tail(&acc[r], a + c, b + r * stride + c, n - c);
-        out[r] = lanes_tree(acc[r]);
-    }
-}
-
 static float dot(const float *a, const float *b, uint32_t n)
 {
-    float out;
-    dots(a, b, 0, n, 1, &out);
-    return out;
+    lanes acc = {0};
+    uint32_t c = 0;
+    for (; c + 16 <= n; c += 16)
+        for (uint32_t i = 0; i < NV; i++)
+            acc.v[i] = acc.v[i] + load(a + c + VW * i) * load(b + c + VW * i);
+    if (c < n) lanes_tail(&acc, a + c, b + c, n - c);
+    return lanes_tree(acc);
 }
 
 static bool quantise(const float *x, uint32_t n_in, uint32_t group, int8_t *q, float *d,
@@ -175,6 +169,17 @@ static float softmax_sum(float *x, uint32_t n)
     return lanes_tree(acc);
 }
 
+static bool narrow(const float *x, uint32_t n, uint16_t *y)
+{
+    uint32_t largest = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        y[i] = coli_f32_to_f16(x[i]);
+        const uint32_t magnitude = y[i] & 0x7FFFu;
+        largest = magnitude > largest ? magnitude : largest;
+    }
+    return largest < 0x7C00;
+}
+
 /* Keys are taken in blocks that stay in the nearest caches while every (row, head) of the call uses
  * them; a query's keys keep their order across blocks. */
 enum { KEY_BLOCK = 64 };
@@ -187,68 +192,144 @@ INLINE uint32_t keys_in_block(const coli__attend_args *a, uint32_t r, uint32_t b
     return n_key - begin < KEY_BLOCK ? n_key - begin : KEY_BLOCK;
 }
 
-static void score_block(const float *q, const coli__attend_args *a, uint32_t begin, uint32_t n,
-                        float *scores)
+/* Numbers i .. i+VW-1 of keys or values. */
+INLINE vf load_kv(const void *numbers, size_t i, const bool is_f16)
 {
-    const float *k = a->k + begin * a->kv_stride;
+    return is_f16 ? WIDEN((const uint16_t *)numbers + i) : load((const float *)numbers + i);
+}
+
+INLINE float kv_at(const void *numbers, size_t i, const bool is_f16)
+{
+    return is_f16 ? coli_f16_to_f32(((const uint16_t *)numbers)[i]) : ((const float *)numbers)[i];
+}
+
+/* Keys and values are taken by tiles of keys and heads: each is read, and widened, once for all the
+ * heads of a tile.  The sixteen lanes of a sum go by one register after another, so that a tile's
+ * sums fit the registers. */
+enum { TILE = 4, TILE_HEADS = VW == 8 ? 2 : 4 };
+
+/* Scores of K keys for H heads of one row. */
+INLINE void score_tile(const coli__attend_args *a, const float *q, size_t key, const uint32_t K,
+                       const uint32_t H, const bool is_f16, float *scores)
+{
+    const uint32_t whole = a->head_dim / 16 * 16;
+    lanes sum[TILE][TILE_HEADS];
+    for (uint32_t v = 0; v < NV; v++) {
+        vf acc[TILE][TILE_HEADS] = {0};
+        for (uint32_t c = VW * v; c < whole; c += 16) {
+            vf k[TILE];
+            for (uint32_t j = 0; j < K; j++)
+                k[j] = load_kv(a->k, (key + j) * a->kv_stride + c, is_f16);
+            for (uint32_t h = 0; h < H; h++) {
+                const vf vq = load(q + h * a->q_head + c);
+                for (uint32_t j = 0; j < K; j++) acc[j][h] = acc[j][h] + vq * k[j];
+            }
+        }
+        for (uint32_t j = 0; j < K; j++)
+            for (uint32_t h = 0; h < H; h++) sum[j][h].v[v] = acc[j][h];
+    }
+    for (uint32_t j = 0; j < K; j++) {
+        float tail[16];
+        for (uint32_t c = whole; c < a->head_dim; c++)
+            tail[c - whole] = kv_at(a->k, (key + j) * a->kv_stride + c, is_f16);
+        for (uint32_t h = 0; h < H; h++) {
+            if (whole < a->head_dim)
+                lanes_tail(&sum[j][h], q + h * a->q_head + whole, tail, a->head_dim - whole);
+            scores[h * a->ld_scores + key + j] = lanes_tree(sum[j][h]) * a->scale;
+        }
+    }
+}
+
+INLINE void score_keys(const coli__attend_args *a, const float *q, uint32_t begin, uint32_t n,
+                       const uint32_t H, const bool is_f16, float *scores)
+{
     uint32_t j = 0;
-    for (; j + 4 <= n; j += 4)
-        dots(q, k + j * a->kv_stride, a->kv_stride, a->head_dim, 4, scores + j);
-    for (; j < n; j++) dots(q, k + j * a->kv_stride, a->kv_stride, a->head_dim, 1, scores + j);
-    for (j = 0; j < n; j++) scores[j] = scores[j] * a->scale;
+    for (; j + TILE <= n; j += TILE) score_tile(a, q, begin + j, TILE, H, is_f16, scores);
+    for (; j < n; j++) score_tile(a, q, begin + j, 1, H, is_f16, scores);
 }
 
-/* out[0 .. B*VW-1] += sum over n keys of score * value, one after the other. */
-INLINE void add_values(const float *score, const float *v, size_t stride, uint32_t n,
-                       const uint32_t B, float *out)
+/* Columns c .. c + C*VW-1: out += sum over n keys of score * value, one after the other. */
+INLINE void value_tile(const coli__attend_args *a, const float *score, size_t begin, uint32_t n,
+                       uint32_t c, const uint32_t C, const uint32_t H, const bool is_f16,
+                       float *out)
 {
-    vf acc[8];
-    for (uint32_t b = 0; b < B; b++) acc[b] = load(out + VW * b);
-    for (uint32_t j = 0; j < n; j++, v += stride)
-        for (uint32_t b = 0; b < B; b++) acc[b] = acc[b] + score[j] * load(v + VW * b);
-    for (uint32_t b = 0; b < B; b++) store(out + VW * b, acc[b]);
+    vf acc[TILE][TILE_HEADS];
+    for (uint32_t i = 0; i < C; i++)
+        for (uint32_t h = 0; h < H; h++) acc[i][h] = load(out + h * a->out_head + c + VW * i);
+    for (uint32_t j = 0; j < n; j++) {
+        vf v[TILE];
+        for (uint32_t i = 0; i < C; i++)
+            v[i] = load_kv(a->v, (begin + j) * a->kv_stride + c + VW * i, is_f16);
+        for (uint32_t h = 0; h < H; h++) {
+            const float s = score[h * a->ld_scores + begin + j];
+            for (uint32_t i = 0; i < C; i++) acc[i][h] = acc[i][h] + s * v[i];
+        }
+    }
+    for (uint32_t i = 0; i < C; i++)
+        for (uint32_t h = 0; h < H; h++) store(out + h * a->out_head + c + VW * i, acc[i][h]);
 }
 
-static void value_block(const float *score, const coli__attend_args *a, uint32_t begin, uint32_t n,
-                        float *out)
+INLINE void add_values(const coli__attend_args *a, const float *score, uint32_t begin, uint32_t n,
+                       const uint32_t H, const bool is_f16, float *out)
 {
-    const float *v = a->v + begin * a->kv_stride;
     uint32_t c = 0;
-    for (; c + 8 * VW <= a->head_dim; c += 8 * VW)
-        add_values(score, v + c, a->kv_stride, n, 8, out + c);
-    for (; c + 4 * VW <= a->head_dim; c += 4 * VW)
-        add_values(score, v + c, a->kv_stride, n, 4, out + c);
-    for (; c + VW <= a->head_dim; c += VW) add_values(score, v + c, a->kv_stride, n, 1, out + c);
+    for (; c + TILE * VW <= a->head_dim; c += TILE * VW)
+        value_tile(a, score, begin, n, c, TILE, H, is_f16, out);
+    for (; c + VW <= a->head_dim; c += VW) value_tile(a, score, begin, n, c, 1, H, is_f16, out);
     for (; c < a->head_dim; c++)
-        for (uint32_t j = 0; j < n; j++) out[c] = out[c] + score[j] * v[j * a->kv_stride + c];
+        for (uint32_t h = 0; h < H; h++)
+            for (uint32_t j = begin; j < begin + n; j++)
+                out[h * a->out_head + c] =
+                    out[h * a->out_head + c] +
+                    score[h * a->ld_scores + j] * kv_at(a->v, j * a->kv_stride + c, is_f16);
 }
 
-static void attend(const coli__attend_args *a)
+INLINE float *scores_of(const coli__attend_args *a, uint32_t r, uint32_t h)
+{
+    return a->scores + ((size_t)r * a->n_head + h) * a->ld_scores;
+}
+
+INLINE void attend_with(const coli__attend_args *a, const bool is_f16)
 {
     const uint32_t n_key_max = a->n_key + a->n_row - 1;
     float inverse[COLI_ATTEND_MAX];
     for (uint32_t j = 0; j < n_key_max; j += KEY_BLOCK)
-        for (uint32_t i = 0; i < a->n_row * a->n_head; i++) {
-            const uint32_t r = i / a->n_head, h = i % a->n_head, n = keys_in_block(a, r, j);
-            score_block(a->q + r * a->q_row + h * a->q_head, a, j, n,
-                        a->scores + i * a->ld_scores + j);
+        for (uint32_t r = 0; r < a->n_row; r++) {
+            const uint32_t n = keys_in_block(a, r, j);
+            const float *q = a->q + r * a->q_row;
+            uint32_t h = 0;
+            for (; h + TILE_HEADS <= a->n_head; h += TILE_HEADS)
+                score_keys(a, q + h * a->q_head, j, n, TILE_HEADS, is_f16, scores_of(a, r, h));
+            for (; h < a->n_head; h++)
+                score_keys(a, q + h * a->q_head, j, n, 1, is_f16, scores_of(a, r, h));
         }
     for (uint32_t i = 0; i < a->n_row * a->n_head; i++) {
-        const uint32_t r = i / a->n_head, h = i % a->n_head, n_key = a->n_key + r;
-        float *score = a->scores + i * a->ld_scores;
-        inverse[i] = coli_recip(softmax_sum(score, n_key));
+        const uint32_t r = i / a->n_head, h = i % a->n_head;
+        inverse[i] = coli_recip(softmax_sum(scores_of(a, r, h), a->n_key + r));
         memset(a->out + r * a->out_row + h * a->out_head, 0, a->head_dim * sizeof *a->out);
     }
     for (uint32_t j = 0; j < n_key_max; j += KEY_BLOCK)
-        for (uint32_t i = 0; i < a->n_row * a->n_head; i++) {
-            const uint32_t r = i / a->n_head, h = i % a->n_head, n = keys_in_block(a, r, j);
-            value_block(a->scores + i * a->ld_scores + j, a, j, n,
-                        a->out + r * a->out_row + h * a->out_head);
+        for (uint32_t r = 0; r < a->n_row; r++) {
+            const uint32_t n = keys_in_block(a, r, j);
+            float *out = a->out + r * a->out_row;
+            uint32_t h = 0;
+            for (; h + TILE_HEADS <= a->n_head; h += TILE_HEADS)
+                add_values(a, scores_of(a, r, h), j, n, TILE_HEADS, is_f16, out + h * a->out_head);
+            for (; h < a->n_head; h++)
+                add_values(a, scores_of(a, r, h), j, n, 1, is_f16, out + h * a->out_head);
         }
     for (uint32_t i = 0; i < a->n_row * a->n_head; i++) {
         float *out = a->out + i / a->n_head * a->out_row + i % a->n_head * a->out_head;
         for (uint32_t c = 0; c < a->head_dim; c++) out[c] = out[c] * inverse[i];
     }
+}
+
+static void attend(const coli__attend_args *a)
+{
+    if (a->kv_f16)
+        attend_with(a, true);
+    else
+        attend_with(a, false);
 }
 
 static void conv_silu(const float *x, const float *w, uint32_t n_tap, uint32_t n_channel,

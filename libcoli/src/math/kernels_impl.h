@@ -68,7 +68,8 @@ static inline float coli__inverse_of(uint32_t n)
     {                                                                                              \
         .name = isa, .quantise = quantise, .matmul = matmul, .dot = dot, .axpy = axpy,             \
         .rmsnorm = rmsnorm, .l2norm = l2norm, .silu_mul = silu_mul, .sigmoid_mul = sigmoid_mul,    \
-        .softmax_sum = softmax_sum, .attend = attend, .conv_silu = conv_silu, .deltanet = deltanet \
+        .softmax_sum = softmax_sum, .narrow = narrow, .attend = attend, .conv_silu = conv_silu,    \
+        .deltanet = deltanet                                                                       \
     }
 
 extern const coli__kernels coli__kernels_scalar;

@@ -1,9 +1,7 @@
 /* kernels_quant.inc.h - quantised products of a vector table: panels, scales, the tree.
  *
- * The including file has defined, for its instruction set,
- *
- *     halves_to_floats  sixteen f16 numbers as lanes
- *     group_values      what one group adds to a panel's outputs, for R rows
+ * The including file has defined group_values for its instruction set: what one group adds to a
+ * panel's outputs, for R rows.
  *
  * One output is one lane throughout, so the tree of coli/exact.h needs no horizontal step: it is a
  * counter of partial sums, one array of lanes per level.  Its lowest level stays in registers:

@@ -165,16 +165,42 @@ static float softmax_sum(float *x, uint32_t n)
     return coli_lanes_sum(lane);
 }
 
+static bool narrow(const float *x, uint32_t n, uint16_t *y)
+{
+    uint32_t largest = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        y[i] = coli_f32_to_f16(x[i]);
+        const uint32_t magnitude = y[i] & 0x7FFFu;
+        largest = magnitude > largest ? magnitude : largest;
+    }
+    return largest < 0x7C00;
+}
+
+static float number_at(const void *numbers, size_t i, bool is_f16)
+{
+    return is_f16 ? coli_f16_to_f32(((const uint16_t *)numbers)[i]) : ((const float *)numbers)[i];
+}
+
+/* coli_dot with key j. */
+static float dot_key(const coli__attend_args *a, const float *q, uint32_t j)
+{
+    float lane[16] = {0};
+    for (uint32_t i = 0; i < a->head_dim; i++)
+        lane[i % 16] = lane[i % 16] + q[i] * number_at(a->k, j * a->kv_stride + i, a->kv_f16);
+    return coli_lanes_sum(lane);
+}
+
 static void attend_one(const coli__attend_args *a, uint32_t r, uint32_t h)
 {
     const float *q = a->q + r * a->q_row + h * a->q_head;
     float *scores = a->scores, *out = a->out + r * a->out_row + h * a->out_head;
     const uint32_t n_key = a->n_key + r;
-    for (uint32_t j = 0; j < n_key; j++)
-        scores[j] = coli_dot(q, a->k + j * a->kv_stride, a->head_dim) * a->scale;
+    for (uint32_t j = 0; j < n_key; j++) scores[j] = dot_key(a, q, j) * a->scale;
     const float inverse = coli_recip(softmax_sum(scores, n_key));
     memset(out, 0, a->head_dim * sizeof *out);
-    for (uint32_t j = 0; j < n_key; j++) axpy(out, scores[j], a->v + j * a->kv_stride, a->head_dim);
+    for (uint32_t j = 0; j < n_key; j++)
+        for (uint32_t i = 0; i < a->head_dim; i++)
+            out[i] = out[i] + scores[j] * number_at(a->v, j * a->kv_stride + i, a->kv_f16);
     for (uint32_t i = 0; i < a->head_dim; i++) out[i] = out[i] * inverse;
 }
 

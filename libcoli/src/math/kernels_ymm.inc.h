@@ -2,6 +2,7 @@
 #include <immintrin.h>
 
 #define VW       8
+#define WIDEN(p) ((vf)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)(p))))
 #define ROWS_MAX 4 // so that their sums stay in registers
 #include "kernels_float.inc.h"
 
@@ -10,10 +11,4 @@ INLINE __m256i four_columns(const int8_t *q)
     int32_t four;
     memcpy(&four, q, sizeof four);
     return _mm256_set1_epi32(four);
-}
-
-INLINE lanes halves_to_floats(const uint8_t *p)
-{
-    return (lanes){{(vf)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)),
-                    (vf)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(p + 16)))}};
 }

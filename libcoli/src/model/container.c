@@ -120,7 +120,7 @@ static coli_status open_into(coli__container *c, const char *dir)
     c->dir = coli__strndup(dir, strlen(dir));
     if (!c->dir) return COLI_E_NOMEM;
     COLI_TRY(coli__path_join(dir, "model.coli", &c->path));
-    COLI_TRY(coli__map_open(c->path, &c->map));
+    COLI_TRY(coli__map_open_guarded(c->path, &c->map));
     COLI_TRY(coli__ct_parse(c->path, c->map.data, c->map.n_bytes, &c->table));
     COLI_TRY(read_checked(c, CT_CONFIG, COLI_CONFIG_MAX_BYTES, &c->config));
     COLI_TRY(read_template(c));
@@ -138,7 +138,9 @@ coli_status coli__container_open(const char *dir, coli__container **out)
     *out = NULL;
     coli__container *c = coli__calloc(1, sizeof *c);
     if (!c) return COLI_E_NOMEM;
-    const coli_status status = open_into(c, dir);
+    coli_status status = open_into(c, dir);
+    const coli_status whole = coli__container_check_whole(c); // before any other complaint
+    if (whole != COLI_OK) status = whole;
     if (status == COLI_OK)
         *out = c;
     else
@@ -155,6 +157,15 @@ void coli__container_close(coli__container *c)
     coli__free(c->path);
     coli__free(c->dir);
     coli__free(c);
+}
+
+coli_status coli__container_check_whole(const coli__container *c)
+{
+    if (coli__map_is_whole(&c->map)) return COLI_OK;
+    return coli__fail(COLI_E_IO,
+                      "%s: became shorter, or could not be read, while it was in use: it "
+                      "has to be opened again",
+                      c->path);
 }
 
 /* -- look up ----------------------------------------------------------------------------------- */
@@ -386,8 +397,8 @@ static coli_status verify_files(const verify *v)
     return COLI_OK;
 }
 
-coli_status coli__container_verify(const coli__container *c, coli__describe_fn describe,
-                                   coli__progress_fn progress, void *user)
+static coli_status verify_all(const coli__container *c, coli__describe_fn describe,
+                              coli__progress_fn progress, void *user)
 {
     verify v = {c, progress, user, c->table.data_offset};
     COLI_TRY(verify_files(&v));
@@ -396,4 +407,12 @@ coli_status coli__container_verify(const coli__container *c, coli__describe_fn d
         COLI_TRY(verify_entry(&v, &c->table.entries[i]));
     for (uint32_t i = 0; i < c->table.n_layer; i++) COLI_TRY(verify_layer(&v, &c->table.layers[i]));
     return report(&v, "done");
+}
+
+coli_status coli__container_verify(const coli__container *c, coli__describe_fn describe,
+                                   coli__progress_fn progress, void *user)
+{
+    const coli_status status = verify_all(c, describe, progress, user);
+    const coli_status whole = coli__container_check_whole(c); // else what was found means nothing
+    return whole == COLI_OK ? status : whole;
 }

@@ -38,6 +38,10 @@ typedef struct coli__ct_experts {
 coli_status coli__container_open(const char *dir, coli__container **out);
 void coli__container_close(coli__container *c);
 
+/* E_IO when model.coli became shorter or could not be read since it was opened: what was read of it
+ * since then is worthless. */
+coli_status coli__container_check_whole(const coli__container *c);
+
 const char *coli__container_dir(const coli__container *c);
 const char *coli__container_engine(const coli__container *c); // "qwen36"
 /* 32 hex digits: which weights these are. */

@@ -655,7 +655,7 @@ static coli_status open_into(coli__gguf *g, const char *path, const void *bytes,
     if (!p) return COLI_E_NOMEM;
     p->borrowed = bytes != NULL;
     if (bytes)
-        p->map = (coli__map){bytes, n_bytes};
+        p->map = (coli__map){.data = bytes, .n_bytes = n_bytes};
     else
         COLI_TRY(coli__map_open(path, &p->map));
     COLI_TRY(read_part(g, p));

@@ -573,7 +573,7 @@ coli_status coli__st_open_bytes(const char *name, const void *bytes, uint64_t n_
     *out = NULL;
     coli__st *st = coli__calloc(1, sizeof *st);
     if (!st) return COLI_E_NOMEM;
-    const coli__map map = {bytes, n_bytes};
+    const coli__map map = {.data = bytes, .n_bytes = n_bytes};
     return finish_open(st, open_one(st, name, &map), out);
 }
 

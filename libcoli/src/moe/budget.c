@@ -29,6 +29,27 @@ uint64_t coli__budget_slots(uint64_t budget_bytes, uint64_t slot_bytes, uint64_t
     return fit < n ? fit : n;
 }
 
+coli__split coli__budget_split(uint64_t n, uint32_t n_layer, uint64_t n_vram,
+                               const coli__ram_budget *ram)
+{
+    const uint64_t room = ram->holds_all ? n : times(n_layer, ram->cap);
+    coli__split s = {.n_vram = n_vram < n ? n_vram : n};
+    const uint64_t rest = n - s.n_vram;
+    s.n_ram = rest < room ? rest : room;
+    s.n_disk = rest - s.n_ram;
+    return s;
+}
+
+uint32_t coli__budget_shorter_ctx(uint32_t n_ctx, uint64_t kv_bytes, uint64_t missing_bytes)
+{
+    enum { STEP = 256 };
+    const uint64_t per_token = n_ctx ? kv_bytes / n_ctx : 0;
+    if (per_token == 0 || missing_bytes > kv_bytes) return 0;
+    const uint64_t fits = (kv_bytes - missing_bytes) / per_token;
+    const uint64_t least = fits < n_ctx ? fits : n_ctx - 1;
+    return (uint32_t)(least / STEP * STEP);
+}
+
 /* 88 of a hundred parts, without passing 64 bits. */
 static uint64_t most_of(uint64_t n)
 {
@@ -52,9 +73,6 @@ coli__ram_budget coli__budget_ram(const coli__ram_ask *ask)
     const uint64_t cap = b.expert_bytes / per_cap;
     b.is_short = cap == 0;
     b.cap = cap == 0 ? 1 : cap < ask->n_expert ? (uint32_t)cap : ask->n_expert;
-    // some layer has no more than this many elsewhere
-    const uint64_t elsewhere = ask->n_elsewhere / ask->n_layer;
     b.holds_all = cap >= ask->n_expert;
-    b.holds_rest = cap >= minus(ask->n_expert, elsewhere);
     return b;
 }

@@ -25,7 +25,6 @@ typedef struct coli__ram_ask {
     uint64_t slot_bytes;     // one expert
     uint32_t n_layer;        // layers with routed experts
     uint32_t n_expert;       // experts of each
-    uint64_t n_elsewhere;    // experts on devices, which need no RAM; spread evenly over the layers
 } coli__ram_ask;
 
 typedef struct coli__ram_budget {
@@ -33,7 +32,6 @@ typedef struct coli__ram_budget {
     uint64_t expert_bytes; // of these, what is left for experts
     uint32_t cap;          // experts of each layer that RAM holds at a time: 1 .. n_expert
     bool holds_all;        // all experts of all layers: nothing is read twice
-    bool holds_rest;       // all that are not elsewhere
     bool is_short;         // not even one expert of each layer fits: cap 1 exceeds the budget
 } coli__ram_budget;
 
@@ -46,5 +44,18 @@ typedef struct coli__ram_budget {
  *
  * n_layer, n_expert and slot_bytes are at least 1. */
 coli__ram_budget coli__budget_ram(const coli__ram_ask *ask);
+
+/* ---- all of it ------------------------------------------------------------------------------ */
+
+/* How many of the n experts of all n_layer layers are where, n_vram of them on devices. */
+typedef struct coli__split {
+    uint64_t n_vram, n_ram, n_disk;
+} coli__split;
+coli__split coli__budget_split(uint64_t n, uint32_t n_layer, uint64_t n_vram,
+                               const coli__ram_budget *ram);
+
+/* The longest context, a multiple of 256 below n_ctx, with which kv_bytes for n_ctx tokens shrink by
+ * missing_bytes; 0 when none of 256 or more does. */
+uint32_t coli__budget_shorter_ctx(uint32_t n_ctx, uint64_t kv_bytes, uint64_t missing_bytes);
 
 #endif

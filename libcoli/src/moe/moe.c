@@ -19,6 +19,9 @@
  * item joins: the outcome of a group is the same for whoever asks.  The failed runs then go
  * through `inner`, and `outer` is done once more.
  *
+ * A shared expert that a device holds is a group of its own, which goes first; its run then has no rows
+ * here.  When that group fails, it is the processor's for good.
+ *
  * A store (store.h).  The runs are computed in waves: first the experts that are in memory, while others
  * are read; then whatever has arrived, as slots become free.  A wave is `inner` and the products of
  * `outer` into a buffer of the layer's results; the join then takes a pair's row from there, as it takes
@@ -27,6 +30,10 @@
  *     in memory  e3 e7          wave 1: e3 e7     meanwhile e1 e9 are read into the slots that are free
  *     not        e1 e9 e4       wave 2: e1 e9     meanwhile e4, into e3's slot
  *                               the last: e4, and the join
+ *
+ * A guess.  While few rows are computed, the next layer's router is applied to this layer's input, which
+ * mostly shows what that layer will need; the store reads it early.  It is one more item of the first
+ * `inner`.
  *
  * Why the join is in `outer`: a column of the output needs only that column of every expert, so the
  * worker that computed it adds in rank order without waiting for anyone.
@@ -43,9 +50,10 @@
 #include "route.h"
 
 enum {
-    INNER = 64, // columns of the inner width per item: whole groups of either size
-    ROWS = 32,  // rows per pass in an item: gate and up tiles stay in L1
-    TILE = 32,  // output columns per item of `outer`: two panels
+    INNER = 64,     // columns of the inner width per item: whole groups of either size
+    ROWS = 32,      // rows per pass in an item: gate and up tiles stay in L1
+    TILE = 32,      // output columns per item of `outer`: two panels
+    GUESS_ROWS = 4, // more rows need most of a layer's experts anyway
 };
 
 /* A run of rows that use one expert in this chunk. */
@@ -58,10 +66,15 @@ typedef struct run {
 /* Where a result comes from. */
 typedef struct source {
     int32_t device; // index; HOST: the tile; BUFFER: `computed`
-    uint32_t row;   // of the device's result
+    uint32_t row;   // of the device's result; else whether its expert was read for it
 } source;
 
 enum { HOST = -1, BUFFER = -2 };
+
+enum {
+    SHARED = COLI__MAX_DEVICE,
+    N_RESULT
+}; // results of the devices' groups, and the shared expert's
 
 struct coli__moe {
     /* immutable after create */
@@ -71,14 +84,19 @@ struct coli__moe {
     coli__devices *devices; // the tier's
     uint32_t n_device;
     coli__store *store; // NULL: all experts are mapped
+    const coli__moe_layer *layers;
+    uint32_t n_layer;
+
+    coli__router *router; // of the present chunk; NULL: plain
 
     /* per row, written by coli__moe_route */
-    coli__acts x;          // (max_tok, d_model)
-    float *logits;         // (max_tok, n_expert)
-    int32_t *ids;          // (max_tok, n_used)
-    float *w;              // (max_tok, n_used)
-    float *shared_w;       // (max_tok)
-    atomic_uint first_bad; // lowest row whose numbers left their range; UINT32_MAX: none
+    coli__acts x;           // (max_tok, d_model)
+    float *logits;          // (max_tok, n_expert)
+    coli__route_cost *cost; // (max_tok) where the router prefers
+    int32_t *ids;           // (max_tok, n_used)
+    float *w;               // (max_tok, n_used)
+    float *shared_w;        // (max_tok)
+    atomic_uint first_bad;  // lowest row whose numbers left their range; UINT32_MAX: none
 
     /* per chunk */
     uint32_t *n_of;          // (n_expert + 1) pairs of each expert
@@ -90,15 +108,26 @@ struct coli__moe {
     coli__acts inner_shared; // (max_tok, d_ff_shared)
 
     /* per chunk, with devices */
-    coli__group **groups; // (n_device)
-    bool *in_use;         // (n_device) its group has work, and has not failed
-    run *held;            // (n_expert) runs of experts on devices
+    coli__group **groups;        // (n_device)
+    coli__group **shared_groups; // (n_device) NULL: it holds no shared expert
+    int32_t shared_device;       // that has this layer's; HOST: none
+    uint32_t *all_rows;          // (max_tok) 0, 1, 2, ...
+    bool *in_use;                // (n_device) its group has work, and has not failed
+    run *held;                   // (n_expert) runs of experts on devices
     uint32_t n_held;
     source *join_source; // (max_tok) of a row's joined sum; HOST: joined here
     uint32_t *terms;     // (n_used)
 
     source *pair_source; // (max_tok * n_used) with devices or a store
     float *computed;     // (max_tok * n_used, d_model) by pair; with a store
+
+    /* per chunk, with a store that guesses */
+    const coli__moe_layer *guess_layer; // whom the guesses are about; NULL: there are none
+    uint32_t n_guess_row;
+    float *guess_logits;   // (GUESS_ROWS, n_expert)
+    int32_t *guess_ids;    // (GUESS_ROWS, n_used)
+    float *guess_w;        // (GUESS_ROWS, n_used)
+    coli__moe_times times; // the caller's, who is worker 0
 
     /* per worker */
     float *tile; // (n_worker, max_tok * (n_used + 1), TILE)
@@ -119,6 +148,23 @@ static uint32_t forms_of_layers(const coli__moe_layer *layers, uint32_t n_layer,
     return x;
 }
 
+/* Groups of every row and one expert, on the devices that hold a shared one. */
+static coli_status create_shared_groups(coli__moe *m, coli__group_limits limits)
+{
+    limits.max_expert = limits.n_used = 1;
+    limits.max_pair = m->max_tok;
+    limits.keeps = true;
+    m->shared_groups = coli__calloc(m->n_device, sizeof *m->shared_groups);
+    m->all_rows = coli__calloc(m->max_tok, sizeof *m->all_rows);
+    if (!m->shared_groups || !m->all_rows) return COLI_E_NOMEM;
+    for (uint32_t t = 0; t < m->max_tok; t++) m->all_rows[t] = t;
+    for (uint32_t i = 0; i < m->n_device; i++)
+        if (coli__devices_has_dense_expert(m->devices, i))
+            COLI_TRY(
+                coli__group_create(coli__devices_at(m->devices, i), &limits, &m->shared_groups[i]));
+    return COLI_OK;
+}
+
 static coli_status create_groups(coli__moe *m)
 {
     const size_t n_pair = (size_t)m->max_tok * m->n_used;
@@ -136,7 +182,7 @@ static coli_status create_groups(coli__moe *m)
                                        .max_row_bytes = ((size_t)m->d_model + 63) & ~(size_t)63};
     for (uint32_t i = 0; i < m->n_device; i++)
         COLI_TRY(coli__group_create(coli__devices_at(m->devices, i), &limits, &m->groups[i]));
-    return COLI_OK;
+    return create_shared_groups(m, limits);
 }
 
 coli_status coli__moe_create(const coli__moe_layer *layers, uint32_t n_layer,
@@ -158,7 +204,10 @@ coli_status coli__moe_create(const coli__moe_layer *layers, uint32_t n_layer,
     m->tier = tier;
     m->devices = coli__tier_devices(tier);
     m->n_device = coli__devices_n(m->devices);
+    m->shared_device = HOST;
     m->store = store;
+    m->layers = layers;
+    m->n_layer = n_layer;
 
     uint32_t inner, shared;
     const uint32_t x = forms_of_layers(layers, n_layer, &inner, &shared);
@@ -170,14 +219,15 @@ coli_status coli__moe_create(const coli__moe_layer *layers, uint32_t n_layer,
     m->logits = coli__alloc64((size_t)max_tok * m->n_expert * sizeof(float));
     m->ids = coli__calloc(n_pair, sizeof *m->ids);
     m->w = coli__calloc(n_pair, sizeof *m->w);
+    m->cost = coli__calloc(max_tok, sizeof *m->cost);
     m->shared_w = coli__calloc(max_tok, sizeof *m->shared_w);
     m->n_of = coli__calloc((size_t)m->n_expert + 1, sizeof *m->n_of);
     m->runs = coli__calloc((size_t)m->n_expert + 1, sizeof *m->runs);
     m->pair_row = coli__calloc(n_pair, sizeof *m->pair_row);
     m->pair_of = coli__calloc(n_pair, sizeof *m->pair_of);
     m->tile = coli__alloc64(n_worker * (n_pair + max_tok) * TILE * sizeof(float));
-    if (!m->logits || !m->ids || !m->w || !m->shared_w || !m->n_of || !m->runs || !m->pair_row ||
-        !m->pair_of || !m->tile)
+    if (!m->logits || !m->cost || !m->ids || !m->w || !m->shared_w || !m->n_of || !m->runs ||
+        !m->pair_row || !m->pair_of || !m->tile)
         status = COLI_E_NOMEM;
     if (m->n_device > 0 || store) {
         m->pair_source = coli__calloc(n_pair, sizeof *m->pair_source);
@@ -185,7 +235,10 @@ coli_status coli__moe_create(const coli__moe_layer *layers, uint32_t n_layer,
     }
     if (store) {
         m->computed = coli__alloc64_raw(n_pair * m->d_model * sizeof(float));
-        if (!m->computed) status = COLI_E_NOMEM;
+        m->guess_logits = coli__alloc64(GUESS_ROWS * (size_t)m->n_expert * sizeof(float));
+        m->guess_ids = coli__calloc(GUESS_ROWS * (size_t)m->n_used, sizeof *m->guess_ids);
+        m->guess_w = coli__calloc(GUESS_ROWS * (size_t)m->n_used, sizeof *m->guess_w);
+        if (!m->computed || !m->guess_logits || !m->guess_ids || !m->guess_w) status = COLI_E_NOMEM;
     }
     atomic_init(&m->first_bad, UINT32_MAX);
     if (status == COLI_OK && m->n_device > 0) status = create_groups(m);
@@ -205,7 +258,8 @@ uint64_t coli__moe_bytes(const coli__moe_layer *layers, uint32_t n_layer, uint32
     uint32_t inner, shared;
     const uint32_t x = forms_of_layers(layers, n_layer, &inner, &shared);
     const uint64_t n_pair = (uint64_t)max_tok * n_expert_used;
-    const uint64_t per_row = e->n_expert * sizeof *m->logits + sizeof *m->shared_w;
+    const uint64_t per_row =
+        e->n_expert * sizeof *m->logits + sizeof *m->shared_w + sizeof *m->cost;
     const uint64_t per_pair =
         sizeof *m->ids + sizeof *m->w + sizeof *m->pair_row + sizeof *m->pair_of;
     return coli__acts_bytes(max_tok, e->d_model, x) +
@@ -222,6 +276,7 @@ void coli__moe_destroy(coli__moe *m)
     coli__acts_finish(&m->inner);
     coli__acts_finish(&m->inner_shared);
     coli__free_aligned(m->logits);
+    coli__free(m->cost);
     coli__free(m->ids);
     coli__free(m->w);
     coli__free(m->shared_w);
@@ -231,14 +286,26 @@ void coli__moe_destroy(coli__moe *m)
     coli__free(m->pair_of);
     coli__free_aligned(m->tile);
     for (uint32_t i = 0; m->groups && i < m->n_device; i++) coli__group_destroy(m->groups[i]);
+    for (uint32_t i = 0; m->shared_groups && i < m->n_device; i++)
+        coli__group_destroy(m->shared_groups[i]);
     coli__free(m->groups);
+    coli__free(m->shared_groups);
+    coli__free(m->all_rows);
     coli__free(m->in_use);
     coli__free(m->terms);
     coli__free(m->held);
     coli__free(m->pair_source);
     coli__free_aligned(m->computed);
+    coli__free_aligned(m->guess_logits);
+    coli__free(m->guess_ids);
+    coli__free(m->guess_w);
     coli__free(m->join_source);
     coli__free_aligned(m);
+}
+
+void coli__moe_set_router(coli__moe *m, coli__router *router)
+{
+    m->router = router;
 }
 
 float *coli__moe_input(coli__moe *m, uint32_t t)
@@ -270,8 +337,11 @@ void coli__moe_levels(const coli__moe *m, uint32_t t, uint8_t *levels)
 {
     for (uint32_t rank = 0; rank < m->n_used; rank++) {
         const uint32_t pair = m->pair_of[(size_t)t * m->n_used + rank];
-        const bool on_device = m->n_held > 0 && m->pair_source[pair].device != HOST;
-        levels[rank] = on_device ? COLI_LEVEL_VRAM : COLI_LEVEL_RAM;
+        const source *s = m->pair_source ? &m->pair_source[pair] : NULL;
+        levels[rank] = !s               ? COLI_LEVEL_RAM
+                       : s->device >= 0 ? COLI_LEVEL_VRAM
+                       : s->row         ? COLI_LEVEL_DISK
+                                        : COLI_LEVEL_RAM;
     }
 }
 
@@ -280,6 +350,23 @@ void coli__moe_reject(coli__moe *m, uint32_t t)
     unsigned seen = atomic_load(&m->first_bad);
     while (t < seen && !atomic_compare_exchange_weak(&m->first_bad, &seen, t)) {
     }
+}
+
+/* False when a logit is not finite: the row is then rejected, and its ids are valid nevertheless. */
+static bool choose(coli__moe *m, const coli__moe_layer *layer, uint32_t t)
+{
+    const float *logits = m->logits + (size_t)t * m->n_expert;
+    int32_t *ids = m->ids + (size_t)t * m->n_used;
+    float *w = m->w + (size_t)t * m->n_used;
+    if (m->router && m->router->prefers) {
+        const coli__route_row row = {
+            .choice = logits, .level = coli__levels_of(&m->router->levels, layer->experts->layer)};
+        if (coli__route_choose(&m->router->rule, &row, ids, w, &m->cost[t])) {
+            coli__route_normalise(w, m->n_used);
+            return true;
+        }
+    }
+    return coli__route_softmax_topk(m->k, logits, m->n_expert, m->n_used, ids, w);
 }
 
 void coli__moe_route(coli__moe *m, const coli__moe_layer *layer, uint32_t t)
@@ -305,9 +392,7 @@ void coli__moe_route(coli__moe *m, const coli__moe_layer *layer, uint32_t t)
     m->k->matmul(&args);
     m->shared_w[t] = coli_sigmoid(shared);
 
-    const size_t at = (size_t)t * m->n_used;
-    const bool routed =
-        coli__route_softmax_topk(m->k, logits, m->n_expert, m->n_used, m->ids + at, m->w + at);
+    const bool routed = choose(m, layer, t);
     const bool quantised = coli__acts_quantise(&m->x, m->k, t, 0, m->d_model, x);
     if (!routed || !quantised || !coli__is_finite(shared)) coli__moe_reject(m, t);
 }
@@ -332,7 +417,7 @@ static void bucket(coli__moe *m, uint32_t n_tok)
         const uint32_t at = m->n_of[m->ids[p]]++;
         m->pair_row[at] = p / m->n_used;
         m->pair_of[p] = at;
-        if (m->pair_source) m->pair_source[at].device = HOST;
+        if (m->pair_source) m->pair_source[at] = (source){HOST, 0};
     }
     m->runs[m->n_run++] = (run){m->n_expert, 0, n_tok, NULL};
 }
@@ -400,18 +485,41 @@ static void join_on_devices(coli__moe *m, uint32_t n_tok)
             m->join_source[t].row += n_pair[m->join_source[t].device];
 }
 
+/* Hand the shared expert to the device that holds it. */
+static void hold_shared(coli__moe *m, const coli__moe_layer *layer, uint32_t n_tok)
+{
+    coli__slot place;
+    m->shared_device = HOST;
+    if (!coli__devices_dense_expert(m->devices, &layer->shared_gate, &place)) return;
+    coli__group *group = m->shared_groups[place.device];
+    coli__group_begin(group, layer->shared_gate.fmt.group == 32 ? &m->x.q32 : &m->x.q64, n_tok);
+    coli__group_add(group, place.tensor, n_tok, m->all_rows);
+    m->shared_device = (int32_t)place.device;
+    m->runs[m->n_run - 1].n = 0;
+}
+
 static void start_groups(coli__moe *m, const coli__moe_layer *layer, uint32_t n_tok)
 {
     m->n_held = 0;
     if (m->n_device == 0) return;
     hold(m, layer, n_tok);
-    if (m->n_held == 0) return;
-    join_on_devices(m, n_tok);
-    for (uint32_t i = 0; i < m->n_device; i++)
-        if (m->in_use[i]) coli__group_start(m->groups[i]);
+    hold_shared(m, layer, n_tok);
+    if (m->n_held > 0) join_on_devices(m, n_tok);
+    for (uint32_t i = 0; i < m->n_device; i++) {
+        coli__group *routed = m->in_use[i] ? m->groups[i] : NULL;
+        if ((int32_t)i == m->shared_device)
+            coli__group_start(m->shared_groups[i], routed);
+        else if (routed)
+            coli__group_start(routed, NULL);
+    }
 }
 
-/* Wait for the groups: false when one of them failed. */
+static bool has_groups(const coli__moe *m)
+{
+    return m->n_held > 0 || m->shared_device != HOST;
+}
+
+/* Wait for the groups: false when one of them failed.  results (N_RESULT) */
 static bool wait_for_groups(const coli__moe *m, const coli_bk_result **results)
 {
     bool good = true;
@@ -419,13 +527,18 @@ static bool wait_for_groups(const coli__moe *m, const coli_bk_result **results)
         results[i] = m->in_use[i] ? coli__group_wait(m->groups[i]) : NULL;
         good &= results[i] || !m->in_use[i];
     }
-    return good;
+    results[SHARED] = NULL;
+    if (m->shared_device == HOST) return good;
+    results[SHARED] = coli__group_wait(m->shared_groups[m->shared_device]);
+    return good && results[SHARED];
 }
 
 /* Rows that a device found to leave their range. */
 static void reject_flagged(coli__moe *m, const coli_bk_result **results, uint32_t n_tok)
 {
     for (uint32_t t = 0; t < n_tok; t++) {
+        if (results[SHARED] && results[SHARED]->flag[t]) coli__moe_reject(m, t);
+        if (m->n_held == 0) continue;
         const source *joined = &m->join_source[t];
         if (joined->device != HOST) {
             if (results[joined->device]->flag[joined->row]) coli__moe_reject(m, t);
@@ -465,6 +578,21 @@ static uint32_t take_back(coli__moe *m, const coli_bk_result **results, uint32_t
     return n_run;
 }
 
+/* Blocks of the shared expert's inner width, where it is computed here. */
+static uint32_t n_block_shared(const coli__moe *m)
+{
+    return m->shared_device == HOST ? (m->d_ff_shared + INNER - 1) / INNER : 0;
+}
+
+/* The shared expert, whose group failed: the processor's from now on. */
+static void take_back_shared(coli__moe *m, const coli__moe_layer *layer, uint32_t n_tok)
+{
+    coli__devices_switch_off(m->devices, &layer->shared_gate);
+    coli__devices_count_products_again(m->devices, 3);
+    m->shared_device = HOST;
+    m->runs[m->n_run - 1].n = n_tok;
+}
+
 /* -- inner and outer --------------------------------------------------------------------------- */
 
 typedef struct job {
@@ -472,9 +600,12 @@ typedef struct job {
     coli__pool *pool;
     const coli__moe_layer *layer;
     uint32_t n_tok, n_block, n_block_shared;
+    uint32_t n_guess;           // rows of `inner` that guess
     uint32_t first_run, n_part; // of `inner` and `outer_part`
     uint32_t first_left;        // of `outer`: the runs before it are in `computed`
     float *h;
+    bool timed;     // host_ns is wanted
+    double host_ns; // see coli__work
 } job;
 
 static void expert_of(const job *j, const run *r, coli__mat *gate, coli__mat *up, coli__mat *down)
@@ -492,10 +623,34 @@ static void expert_of(const job *j, const run *r, coli__mat *gate, coli__mat *up
     *down = j->layer->shared_down;
 }
 
+/* The experts of the layer behind this one, from row t of this one's input. */
+static void guess_row(const job *j, uint32_t t)
+{
+    coli__moe *m = j->m;
+    float *logits = m->guess_logits + (size_t)t * m->n_expert;
+    const coli__matmul_args args = {.w = &m->guess_layer->router,
+                                    .xf = coli__moe_input(m, t),
+                                    .ldx = m->x.ld,
+                                    .n_row = 1,
+                                    .panel_end = (m->n_expert + COLI_PANEL - 1) / COLI_PANEL,
+                                    .y = logits,
+                                    .ldy = m->n_expert};
+    m->k->matmul(&args);
+    const size_t at = (size_t)t * m->n_used;
+    coli__route_softmax_topk(m->k, logits, m->n_expert, m->n_used, m->guess_ids + at,
+                             m->guess_w + at);
+}
+
 static void inner_item(void *ctx, uint32_t item, uint32_t worker)
 {
     const job *j = ctx;
     coli__moe *m = j->m;
+    if (item < j->n_guess) {
+        coli__pool_phase(j->pool, worker, COLI_PHASE_ROUTER);
+        guess_row(j, item);
+        return;
+    }
+    item -= j->n_guess;
     // the shared expert, which every row uses, comes first: the longest items start earliest
     const bool shared = item < j->n_block_shared;
     coli__pool_phase(j->pool, worker, shared ? COLI_PHASE_SHARED : COLI_PHASE_EXPERTS);
@@ -594,6 +749,16 @@ static void join_row(const coli__moe *m, uint32_t t, uint32_t first, uint32_t n,
     }
 }
 
+/* The same from an item; the caller's own waiting is timed. */
+static bool wait_in_item(coli__moe *m, uint32_t worker, const coli_bk_result **results)
+{
+    if (worker != 0) return wait_for_groups(m, results);
+    const uint64_t start_ns = coli__clock_ns();
+    const bool good = wait_for_groups(m, results);
+    m->times.wait_ns += coli__clock_ns() - start_ns;
+    return good;
+}
+
 static void outer_item(void *ctx, uint32_t item, uint32_t worker)
 {
     const job *j = ctx;
@@ -610,16 +775,18 @@ static void outer_item(void *ctx, uint32_t item, uint32_t worker)
         multiply_down(j, i, m->n_run, first, n, &down,
                       shared ? tile_shared : tile + (size_t)m->runs[i].first * TILE, TILE);
     }
-    const coli_bk_result *results[COLI__MAX_DEVICE];
-    if (m->n_held > 0) {
+    const coli_bk_result *results[N_RESULT] = {NULL};
+    if (has_groups(m)) {
         coli__pool_phase(j->pool, worker, COLI_PHASE_WAITING);
-        if (!wait_for_groups(m, results)) return;
+        if (!wait_in_item(m, worker, results)) return;
     }
     coli__pool_phase(j->pool, worker, COLI_PHASE_EXPERTS);
     for (uint32_t t = 0; t < j->n_tok; t++) {
         float sum[TILE] = {0};
         join_row(m, t, first, n, tile, m->n_held > 0 ? results : NULL, sum);
-        m->k->axpy(sum, m->shared_w[t], tile_shared + (size_t)t * TILE, n);
+        const float *shared = results[SHARED] ? results[SHARED]->y + t * results[SHARED]->ld + first
+                                              : tile_shared + (size_t)t * TILE;
+        m->k->axpy(sum, m->shared_w[t], shared, n);
         m->k->axpy(j->h + (size_t)t * m->d_model + first, 1.0f, sum, n);
     }
 }
@@ -642,7 +809,8 @@ static void run_inner(job *j, uint32_t first_run, uint32_t n_run, uint32_t n_blo
 {
     j->first_run = first_run;
     j->n_block_shared = n_block_shared;
-    coli__pool_run(j->pool, n_block_shared + n_run * j->n_block, inner_item, j);
+    coli__pool_run(j->pool, j->n_guess + n_block_shared + n_run * j->n_block, inner_item, j);
+    j->n_guess = 0;
 }
 
 static void run_outer(job *j)
@@ -687,6 +855,9 @@ static void hold_what_is_there(waves *w)
     for (uint32_t i = w->done; i < w->end; i++) {
         const coli__store_state state =
             coli__store_hold(w->store, w->j->layer->experts, m->runs[i].expert);
+        const run *r = &m->runs[i];
+        for (uint32_t p = r->first; p < r->first + r->n; p++)
+            m->pair_source[p].row = state == COLI__STORE_ABSENT;
         if (state == COLI__STORE_ABSENT) continue;
         swap_runs(m, i, w->asked);
         if (state == COLI__STORE_HERE) swap_runs(m, w->asked, w->here++);
@@ -718,6 +889,41 @@ static void release_runs(waves *w, uint32_t first, uint32_t end)
         coli__store_release(w->store, w->j->layer->experts, w->j->m->runs[i].expert);
 }
 
+/* The next layer's step is what the first `inner` guesses about. */
+static void plan_guess(job *j)
+{
+    coli__moe *m = j->m;
+    const size_t next = (size_t)(j->layer - m->layers) + 1;
+    m->guess_layer = NULL;
+    if (!coli__store_guesses(m->store) || j->n_tok > GUESS_ROWS || next >= m->n_layer) return;
+    m->guess_layer = &m->layers[next];
+    m->n_guess_row = j->n_guess = j->n_tok;
+}
+
+/* Read what was guessed and is on no device. */
+static void use_guess(const coli__moe *m)
+{
+    for (uint32_t i = 0; i < m->n_guess_row * m->n_used; i++) {
+        coli__slot slot;
+        const coli__ct_experts *x = m->guess_layer->experts;
+        if (!coli__tier_find(m->tier, x, (uint32_t)m->guess_ids[i], &slot))
+            coli__store_guess(m->store, x, &m->guess_ids[i], 1);
+    }
+}
+
+/* How many of this layer's experts were guessed. */
+static void score_guess(const job *j)
+{
+    const coli__moe *m = j->m;
+    if (m->guess_layer != j->layer || m->n_guess_row != j->n_tok) return;
+    uint64_t n_right = 0;
+    for (uint32_t i = 0; i < j->n_tok * m->n_used; i++) {
+        const int32_t *guesses = m->guess_ids + i / m->n_used * m->n_used;
+        for (uint32_t k = 0; k < m->n_used; k++) n_right += guesses[k] == m->ids[i];
+    }
+    coli__store_guessed(m->store, j->n_tok * m->n_used, n_right);
+}
+
 /* While others wait for a slot, a wave is a quarter of the slots, so that the slots of one are filled
  * while the next is computed. */
 static uint32_t wave_size(const waves *w)
@@ -732,13 +938,13 @@ static uint32_t wave_size(const waves *w)
  * fills the time until something has arrived.  What the last wave uses stays held. */
 static coli_status compute_waves(waves *w, uint32_t n_block_shared)
 {
-    const bool keep_last = w->j->m->n_held == 0;
+    const bool keep_last = w->j->m->n_held == 0, guesses = w->j->n_guess > 0;
     COLI_TRY(receive(w, false));
-    for (;;) {
+    for (bool is_first = true;; is_first = false) {
         const uint32_t n = wave_size(w);
         const bool is_last = w->done + n == w->end;
-        if (n > 0 || n_block_shared > 0) run_inner(w->j, w->done, n, n_block_shared);
-        n_block_shared = 0;
+        if (n > 0 || is_first) run_inner(w->j, w->done, n, is_first ? n_block_shared : 0);
+        if (is_first && guesses) use_guess(w->j->m);
         if (is_last && keep_last) return COLI_OK;
         if (n > 0) run_outer_part(w->j, w->done, n);
         release_runs(w, w->done, w->done + n);
@@ -770,22 +976,52 @@ static coli_status compute(job *j, uint32_t first, uint32_t n, uint32_t n_block_
 static coli_status finish_groups(job *j)
 {
     coli__moe *m = j->m;
-    const coli_bk_result *results[COLI__MAX_DEVICE];
+    const coli_bk_result *results[N_RESULT];
     if (!wait_for_groups(m, results)) {
+        const bool shared_failed = m->shared_device != HOST && !results[SHARED];
+        if (shared_failed) take_back_shared(m, j->layer, j->n_tok);
+        const uint32_t n_shared = shared_failed ? n_block_shared(m) : 0;
         const uint32_t n_run = take_back(m, results, j->n_tok);
-        COLI_TRY(compute(j, m->n_run - 1 - n_run, n_run, 0));
+        if (n_run > 0)
+            COLI_TRY(compute(j, m->n_run - 1 - n_run, n_run, n_shared));
+        else
+            run_inner(j, 0, 0, n_shared); // and the last wave stays as it is
         run_outer(j);
     }
-    if (m->n_held > 0) reject_flagged(m, results, j->n_tok);
+    reject_flagged(m, results, j->n_tok);
     return COLI_OK;
+}
+
+static double matrix_bytes(const coli__mat *w)
+{
+    uint64_t n_bytes;
+    return coli__mat_bytes(w->fmt, w->n_out, w->n_in, &n_bytes, NULL) ? (double)n_bytes : 0;
+}
+
+/* What a routed expert of one row took on the processor, by what `compute` took, which waits for no
+ * device; 0: none was there.  `inner` is two of its three matrices, waves go through all; a shared expert
+ * that is computed here counts by its size. */
+static double host_ns(const coli__moe *m, const coli__moe_layer *layer, uint64_t compute_ns)
+{
+    const double routed = matrix_bytes(&layer->experts->gate);
+    const uint32_t n = m->n_run - 1;
+    if (n == 0 || routed == 0) return 0;
+    const double shared = m->shared_device == HOST ? matrix_bytes(&layer->shared_gate) : 0;
+    return (m->store ? 1 : 1.5) * (double)compute_ns / (n + shared / routed);
 }
 
 static coli_status compute_and_join(job *j)
 {
     coli__moe *m = j->m;
-    COLI_TRY(compute(j, 0, m->n_run - 1, (m->d_ff_shared + INNER - 1) / INNER));
+    if (m->store) {
+        score_guess(j);
+        plan_guess(j);
+    }
+    const uint64_t begin_ns = j->timed ? coli__clock_ns() : 0;
+    COLI_TRY(compute(j, 0, m->n_run - 1, n_block_shared(m)));
+    if (begin_ns) j->host_ns = host_ns(m, j->layer, coli__clock_ns() - begin_ns);
     run_outer(j);
-    return m->n_held > 0 ? finish_groups(j) : COLI_OK;
+    return has_groups(m) ? finish_groups(j) : COLI_OK;
 }
 
 /* What the join used may go. */
@@ -797,8 +1033,8 @@ static void release_last_wave(job *j)
 
 static void abandon_groups(const coli__moe *m)
 {
-    const coli_bk_result *results[COLI__MAX_DEVICE];
-    if (m->n_held > 0) wait_for_groups(m, results);
+    const coli_bk_result *results[N_RESULT];
+    if (has_groups(m)) wait_for_groups(m, results);
 }
 
 static void count_rows(const coli__moe *m)
@@ -808,9 +1044,17 @@ static void count_rows(const coli__moe *m)
     coli__devices_count(m->devices, m->n_pair - n_host, n_host, 0);
 }
 
+coli__moe_times coli__moe_take_times(coli__moe *m)
+{
+    const coli__moe_times times = m->times;
+    m->times = (coli__moe_times){0};
+    return times;
+}
+
 coli_status coli__moe_run(coli__moe *m, const coli__moe_layer *layer, coli__pool *pool,
                           uint32_t n_tok, uint32_t pos, float *h)
 {
+    const uint64_t start_ns = coli__clock_ns();
     bucket(m, n_tok);
     start_groups(m, layer, n_tok);
     job j = {.m = m,
@@ -818,7 +1062,8 @@ coli_status coli__moe_run(coli__moe *m, const coli__moe_layer *layer, coli__pool
              .layer = layer,
              .n_tok = n_tok,
              .n_block = (m->d_ff + INNER - 1) / INNER,
-             .h = h};
+             .h = h,
+             .timed = n_tok == 1 && coli__tier_measures(m->tier)};
     const coli_status status = compute_and_join(&j);
     if (m->store) release_last_wave(&j); // after a failure some of it is released already
     const unsigned bad = atomic_exchange(&m->first_bad, UINT32_MAX);
@@ -827,10 +1072,20 @@ coli_status coli__moe_run(coli__moe *m, const coli__moe_layer *layer, coli__pool
         return status;
     }
     count_rows(m);
-    coli__tier_used(m->tier, layer->experts, m->ids, n_tok, m->n_used);
+    const coli__work work = {.ids = m->ids,
+                             .n_row = n_tok,
+                             .n_used = m->n_used,
+                             .begin_ns = start_ns,
+                             .end_ns = coli__clock_ns(),
+                             .host_ns = j.host_ns};
+    coli__tier_used(m->tier, layer->experts, &work);
     coli__store_used(m->store, layer->experts, m->ids, m->n_pair);
+    m->times.moe_ns += coli__clock_ns() - start_ns;
 
-    if (bad == UINT32_MAX) return COLI_OK;
+    if (bad == UINT32_MAX) {
+        if (m->router) coli__router_count(m->router, m->cost, n_tok);
+        return COLI_OK;
+    }
     return coli__fail(COLI_E_NUMERIC,
                       "position %u: an activation is not finite or 2^40 or more in magnitude",
                       pos + bad);

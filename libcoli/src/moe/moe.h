@@ -17,6 +17,7 @@
 #include "../base/threads.h"
 #include "../math/acts.h"
 #include "../model/container.h"
+#include "router.h"
 #include "store.h"
 #include "tier.h"
 
@@ -41,6 +42,10 @@ void coli__moe_destroy(coli__moe *moe);
 uint64_t coli__moe_bytes(const coli__moe_layer *layers, uint32_t n_layer, uint32_t n_expert_used,
                          uint32_t max_tok, uint32_t n_worker);
 
+/* How rows choose their experts from here on: where experts are decides, too, or what that would cost is
+ * metered.  NULL, as after create: plainly.  The router's numbers grow in coli__moe_run. */
+void coli__moe_set_router(coli__moe *moe, coli__router *router);
+
 /* Row t of the layer's input (d_model numbers), to be written before coli__moe_route(t). */
 float *coli__moe_input(coli__moe *moe, uint32_t t);
 
@@ -59,6 +64,13 @@ void coli__moe_reject(coli__moe *moe, uint32_t t);
  * name); E_IO when an expert could not be read: h is then spoilt. */
 coli_status coli__moe_run(coli__moe *moe, const coli__moe_layer *layer, coli__pool *pool,
                           uint32_t n_tok, uint32_t pos, float *h);
+
+/* How long the caller's thread was in coli__moe_run since this was last asked, and of that in waiting
+ * for devices. */
+typedef struct coli__moe_times {
+    uint64_t moe_ns, wait_ns;
+} coli__moe_times;
+coli__moe_times coli__moe_take_times(coli__moe *moe);
 
 /* What coli__moe_route chose for row t: ids and weights, best first. */
 const int32_t *coli__moe_ids(const coli__moe *moe, uint32_t t);

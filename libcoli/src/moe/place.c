@@ -132,14 +132,11 @@ bool coli__place_pays(double device_ns, double host_ns)
 
 static coli_status malformed(const char *text, const char *item, size_t n)
 {
-    return coli__fail(
-        COLI_E_INVALID,
-        "place: expected auto, off, all, or items with , or ; between them: NAME=cpu, "
-        "NAME=DEVICE, NAME=DEVICE:LAYERS+DEVICE:LAYERS, experts=DEVICE, experts=all "
-        "or experts=cpu, each name once (at most %d items, %d parts of an item, %d "
-        "characters of a name and %d of the rest); found \"%.*s\" in \"%s\"",
-        COLI__LIST_ITEMS, COLI__LIST_SEGMENTS, COLI__LIST_NAME - 1, COLI__LIST_SPEC, (int)n, item,
-        text);
+    return coli__fail(COLI_E_INVALID,
+                      "place: expected auto, off, all, or up to %d items with commas between them: "
+                      "NAME=cpu, NAME=DEVICE, NAME=DEVICE:LAYERS+DEVICE:LAYERS, experts=DEVICE, "
+                      "experts=all or experts=cpu, each name once; found \"%.*s\" in \"%s\"",
+                      COLI__LIST_ITEMS, (int)n, item, text);
 }
 
 /* Digits at *at, up to 9 of them. */

@@ -76,6 +76,7 @@ typedef enum coli__place_why {
     COLI__WHY_UNABLE, // no device computes its formats
     COLI__WHY_NO_ROOM,
     COLI__WHY_EXPERTS, // which are worth more
+    COLI__WHY_SLOWER,  // the devices that could are no faster than the processor
     COLI__N_WHY
 } coli__place_why;
 

@@ -69,12 +69,8 @@ static double copy_expert(coli__replay *r)
 {
     const coli__replay_machine *m = &r->opts.machine;
     if (m->link_bytes_per_s == 0) return r->device.now_ns;
-    double end_ns = 0;
-    for (uint32_t i = 0; i < m->n_copy; i++) {
-        const double took = fake_model_upload(&r->device, m->expert_bytes / m->n_copy, m->waits);
-        end_ns = m->waits ? r->device.now_ns : r->device.now_ns + took;
-    }
-    return end_ns;
+    const double begin_ns = r->device.now_ns;
+    return begin_ns + fake_model_upload_parts(&r->device, m->expert_bytes, m->n_copy, m->waits);
 }
 
 /* Uploads that may have begun by now.  What the prompt leaves is spread evenly over the answer. */

@@ -164,8 +164,8 @@ static void fill(const coli__route_rule *rule, const coli__route_row *row, list 
     if (row->level && room > 0) {
         const uint32_t window = window_of(rule, row, l);
         for (uint32_t r = n_sure; r < window; r++) l->level[r] = row->level[l->id[r]];
-        take(l, n_sure, window, COLI__LEVEL_VRAM, &room);
-        take(l, n_sure, window, COLI__LEVEL_RAM, &room);
+        take(l, n_sure, window, COLI_LEVEL_VRAM, &room);
+        take(l, n_sure, window, COLI_LEVEL_RAM, &room);
     }
     for (uint32_t r = n_sure; r < l->n && room > 0; r++) {
         room -= !l->taken[r];
@@ -211,7 +211,7 @@ bool coli__route_choose(const coli__route_rule *rule, const coli__route_row *row
         if (r >= l.n_true) {
             values[n] = values[n] * alpha;
             cost->n_swap++;
-            cost->n_swap_vram += l.level[r] == COLI__LEVEL_VRAM;
+            cost->n_swap_vram += l.level[r] == COLI_LEVEL_VRAM;
         }
         n++;
     }

@@ -7,6 +7,7 @@
 #define COLI_MOE_ROUTE_H
 
 #include "../math/kernels.h"
+#include "coli/coli.h"
 
 /* The n_used largest of n_expert router logits, best first, ties to the lower id, and their softmax
  * over the chosen: which equals the softmax over all, renormalised.
@@ -20,18 +21,15 @@ bool coli__route_softmax_topk(const coli__kernels *k, const float *logits, uint3
 
 enum { COLI__ROUTE_MAX = 256 }; // experts of a row, and ranks that are looked at
 
-/* Where an expert is: what routing prefers. */
-enum { COLI__LEVEL_DISK, COLI__LEVEL_RAM, COLI__LEVEL_VRAM };
-
 /* What all rows of a model have in common. */
 typedef struct coli__route_rule {
     uint32_t n_expert;
     uint32_t n_used; // K: to be chosen, at most COLI__ROUTE_MAX
     uint32_t n_sure; // J: the best so many are always taken
     uint32_t n_list; // R: ranks that are looked at; K at least, COLI__ROUTE_MAX at most are
-    float mass;      // P: what an expert may be taken for ends where this share of the list's mass is
-                     // reached, but not before rank K.  0 and less, 1 and more: the whole list
-    float alpha;     // what a substitute's mass is multiplied by.  0 and less, 1 and more: by nothing
+    float mass;  // P: what an expert may be taken for ends where this share of the list's mass is
+                 // reached, but not before rank K.  0 and less, 1 and more: the whole list
+    float alpha; // what a substitute's mass is multiplied by.  0 and less, 1 and more: by nothing
 } coli__route_rule;
 
 /* R for the knobs of the two families, whose windows differ only when P is in use: where the router
@@ -44,7 +42,7 @@ typedef struct coli__route_row {
     const float *choice;  // what ranks: logits, or scores with a bias that only selects
     const float *mass;    // what weighs, 0 and more, in any unit; NULL: e^choice, a softmax's
     const uint8_t *keep;  // 0: not to be chosen (groups that lost); NULL: all may
-    const uint8_t *level; // COLI__LEVEL_*; NULL: all on disk
+    const uint8_t *level; // coli_level; NULL: all on disk
 } coli__route_row;
 
 /* What a row's choice cost.  "True" is what plain routing of the same numbers takes. */
@@ -52,8 +50,8 @@ typedef struct coli__route_cost {
     uint32_t n_slot;      // experts chosen
     uint32_t n_swap;      // of these, not among the true; the others agree
     uint32_t n_swap_vram; // of these, in VRAM
-    double kl; // of the chosen weights from the true ones, in nats; 1e-12 stands for the weight of a
-               // true expert that was not chosen
+    double kl;            // of the chosen weights from the true ones, in nats; 1e-12 stands for the
+                          // weight of a true expert that was not chosen
 } coli__route_cost;
 
 /* Choose: ranks 0..J-1; then, among the ranks of the window, those in VRAM, then those in RAM, then

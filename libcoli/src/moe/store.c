@@ -58,6 +58,7 @@ typedef struct layer {
     coli__lru lru;
     reading *readings; // (n_slot)
     uint32_t index;
+    uint32_t n_listed; // of list_uses
 } layer;
 
 struct coli__store {
@@ -82,8 +83,11 @@ struct coli__store {
     uint8_t *guessed;      // (n_layer, n_expert) in RAM for a guess, and not used since
     uint32_t *heat_counts; // (n_layer, n_expert)
     uint64_t *used_at;     // (n_layer, n_expert) token of the last use
+    uint8_t *was_used;     // (n_layer, n_expert) at all
     coli__heat heat;
     coli_store_stats stats;
+    bool is_marked;
+    uint64_t n_hit_at_mark, n_miss_at_mark;
 
     /* guarded by mu */
     pthread_mutex_t mu;
@@ -307,7 +311,9 @@ static uint64_t score_of(const coli__store *s, uint32_t id)
     return coli__store_score(s->heat_counts[id], s->heat.n_tick - s->used_at[id]);
 }
 
-/* Whether a guess may take the next victim's slot. */
+/* Whether a guess may take the next victim's slot: never a pinned or a hotter one's.  Demanding more
+ * (that the guess be hotter by a quarter and four uses) leaves most guesses unread, though two of three
+ * are right; demanding nothing reads a fifth more. */
 static bool may_displace(const coli__store *s, const layer *l, uint32_t expert)
 {
     const uint32_t slot = coli__lru_victim(&l->lru), base = l->index * s->n_expert;
@@ -315,8 +321,7 @@ static bool may_displace(const coli__store *s, const layer *l, uint32_t expert)
     const uint32_t victim = l->lru.slots[slot].expert;
     if (victim == NONE) return true;
     if (s->pinned[base + victim]) return false;
-    return s->heat_counts[base + victim] < 2 ||
-           coli__store_beats(score_of(s, base + expert), score_of(s, base + victim));
+    return score_of(s, base + expert) >= score_of(s, base + victim);
 }
 
 void coli__store_guess(coli__store *s, const coli__ct_experts *experts, const int32_t *ids,
@@ -349,12 +354,95 @@ void coli__store_used(coli__store *s, const coli__ct_experts *experts, const int
     const uint32_t l = s->index[experts->layer];
     coli__heat_use(&s->heat, l, ids, n_id);
     for (size_t i = 0; i < n_id; i++)
-        if (ids[i] >= 0) s->used_at[(size_t)l * s->n_expert + (uint32_t)ids[i]] = s->heat.n_tick;
+        if (ids[i] >= 0) {
+            const size_t id = (size_t)l * s->n_expert + (uint32_t)ids[i];
+            s->used_at[id] = s->heat.n_tick;
+            s->was_used[id] = 1;
+        }
 }
 
 void coli__store_tick(coli__store *s)
 {
     if (s) coli__heat_tick(&s->heat);
+}
+
+void coli__store_prompt_ends(coli__store *s)
+{
+    if (!s) return;
+    s->is_marked = true;
+    s->n_hit_at_mark = s->stats.n_hit;
+    s->n_miss_at_mark = s->stats.n_miss;
+}
+
+/* -- start ------------------------------------------------------------------------------------- */
+
+/* What may be pinned, hottest first; of each layer no more than half of its slots. */
+static uint32_t list_uses(const coli__store *s, const coli__store_start *start,
+                          coli__store_use *uses)
+{
+    uint32_t n = 0, n_kept = 0;
+    for (uint32_t l = 0; l < s->n_layer; l++) {
+        const coli__ct_experts *x = s->layers[l].experts;
+        for (uint32_t e = 0; e < s->n_expert; e++)
+            if (!start->is_elsewhere || !start->is_elsewhere(start->ctx, x, e))
+                uses[n++] = (coli__store_use){l, e, start->heat[(size_t)l * s->n_expert + e],
+                                              coli__direct_room(x->block_bytes)};
+    }
+    coli__store_sort_uses(uses, n);
+    for (uint32_t i = 0; i < n; i++) {
+        layer *l = &s->layers[uses[i].layer];
+        if (l->n_listed == s->n_slot / 2) continue;
+        l->n_listed++;
+        uses[n_kept++] = uses[i];
+    }
+    return n_kept;
+}
+
+static uint64_t pin_budget(const coli__store *s, const coli__store_start *start)
+{
+    if (start->pin_bytes) return start->pin_bytes;
+    uint64_t n_use = 0;
+    for (uint64_t i = 0; i < (uint64_t)s->n_layer * s->n_expert; i++) n_use += start->heat[i];
+    return coli__store_pin_budget(s->pages_bytes, n_use);
+}
+
+/* Read these, and wait for them. */
+static coli_status read_pinned(coli__store *s, const coli__store_start *start,
+                               const coli__store_use *uses, uint32_t n)
+{
+    uint64_t total = 0;
+    coli_status status = COLI_OK;
+    for (uint32_t i = 0; i < n; i++) {
+        const coli__ct_experts *x = s->layers[uses[i].layer].experts;
+        s->pinned[(size_t)uses[i].layer * s->n_expert + uses[i].expert] = 1;
+        total += x->block_bytes;
+        coli__store_ask(s, x, uses[i].expert); // there is a slot: nothing else is in the layer
+    }
+    while (status == COLI_OK && s->stats.n_read < n) {
+        status = coli__store_collect(s, true);
+        if (status == COLI_OK && start->progress &&
+            !start->progress(start->user, "reading experts", s->stats.read_bytes, total))
+            status = coli__fail(COLI_E_CANCELLED, "reading experts was stopped");
+    }
+    for (uint32_t i = 0; i < n; i++)
+        coli__store_release(s, s->layers[uses[i].layer].experts, uses[i].expert);
+    s->stats.wait_ms = 0; // before anything was computed
+    return status;
+}
+
+coli_status coli__store_begin(coli__store *s, const coli__store_start *start)
+{
+    if (!s || !start->heat) return COLI_OK;
+    coli__heat_init(&s->heat, s->n_layer, s->n_expert, s->heat_counts, start->heat);
+    const uint64_t budget = pin_budget(s, start);
+    if (budget == 0 || s->n_slot < 2) return COLI_OK;
+    coli__store_use *uses = coli__calloc((size_t)s->n_layer * s->n_expert, sizeof *uses);
+    if (!uses) return COLI_E_NOMEM;
+    const uint32_t n = list_uses(s, start, uses);
+    s->stats.n_pinned = coli__store_n_pin(uses, n, budget);
+    const coli_status status = read_pinned(s, start, uses, s->stats.n_pinned);
+    coli__free(uses);
+    return status;
 }
 
 /* -- create ------------------------------------------------------------------------------------ */
@@ -389,8 +477,9 @@ static coli_status allocate(coli__store *s)
     s->guessed = coli__calloc(n, sizeof *s->guessed);
     s->heat_counts = coli__calloc(n, sizeof *s->heat_counts);
     s->used_at = coli__calloc(n, sizeof *s->used_at);
+    s->was_used = coli__calloc(n, sizeof *s->was_used);
     if (!s->index || !s->layers || !s->slot_of || !s->slots || !s->readings || !s->pinned ||
-        !s->guessed || !s->heat_counts || !s->used_at)
+        !s->guessed || !s->heat_counts || !s->used_at || !s->was_used)
         return COLI_E_NOMEM;
     const uint64_t one = coli__store_slot_bytes(s->container);
     if (one == 0 || !coli__mul(one, s->n_slot, &s->pages_bytes))
@@ -477,6 +566,7 @@ void coli__store_destroy(coli__store *s)
     coli__free(s->guessed);
     coli__free(s->heat_counts);
     coli__free(s->used_at);
+    coli__free(s->was_used);
     coli__free(s);
 }
 
@@ -518,18 +608,56 @@ void coli__store_stats(const coli__store *s, coli_store_stats *out)
     out->is_direct = coli__direct_is_direct(s->file);
     out->n_slot = s->n_slot;
     out->slot_bytes = s->pages_bytes;
+    if (!s->is_marked) return;
+    out->n_hit_decode = s->stats.n_hit - s->n_hit_at_mark;
+    out->n_miss_decode = s->stats.n_miss - s->n_miss_at_mark;
+}
+
+bool coli__store_has(const coli__store *s, const coli__ct_experts *experts, uint32_t expert)
+{
+    const coli__lru *l = &layer_of(s, experts)->lru;
+    const uint32_t slot = coli__lru_find(l, expert);
+    return slot != NONE && !l->slots[slot].is_loading;
+}
+
+/* Whether one expert would keep its slot rather than the other, which has the higher id. */
+static bool keeps(const coli__store *s, uint32_t id, uint32_t other)
+{
+    if (s->pinned[id] != s->pinned[other]) return s->pinned[id];
+    if (s->used_at[id] != s->used_at[other]) return s->used_at[id] > s->used_at[other];
+    return s->heat_counts[id] >= s->heat_counts[other];
+}
+
+void coli__store_expect(const coli__store *s, const coli__ct_experts *experts, uint8_t *level)
+{
+    const uint32_t base = s->index[experts->layer] * s->n_expert;
+    for (uint32_t slot = 0; slot < s->n_slot; slot++) {
+        uint32_t best = NONE;
+        for (uint32_t e = 0; e < s->n_expert; e++) {
+            const bool may = s->pinned[base + e] || s->was_used[base + e];
+            if (may && level[e] == COLI_LEVEL_DISK &&
+                (best == NONE || !keeps(s, base + best, base + e)))
+                best = e;
+        }
+        if (best == NONE) return;
+        level[best] = COLI_LEVEL_RAM;
+    }
+}
+
+/* Wait until no read is on its way. */
+static void settle(coli__store *s)
+{
+    for (bool is_quiet = false; !is_quiet;) {
+        (void)coli__store_collect(s, true); // fails for experts that are held: there are none
+        pthread_mutex_lock(&s->mu);
+        is_quiet = !s->n_running && !s->wanted.first && !s->guessing.first && !s->finished.first;
+        pthread_mutex_unlock(&s->mu);
+    }
 }
 
 bool coli__store_is_sound(coli__store *s)
 {
-    while (true) { // whatever is on its way
-        if (coli__store_collect(s, true) != COLI_OK) return false;
-        pthread_mutex_lock(&s->mu);
-        const bool is_quiet =
-            !s->n_running && !s->wanted.first && !s->guessing.first && !s->finished.first;
-        pthread_mutex_unlock(&s->mu);
-        if (is_quiet) break;
-    }
+    settle(s);
     for (uint32_t i = 0; i < s->n_layer; i++) {
         const coli__lru *l = &s->layers[i].lru;
         uint32_t n_full = 0, n_found = 0;

@@ -32,6 +32,22 @@ void coli__store_destroy(coli__store *store); // waits for reads that run
 /* Bytes of one slot in every layer, together; 0 when that overflows. */
 uint64_t coli__store_slot_bytes(const coli__container *container);
 
+/* -- start ------------------------------------------------------------------------------------- */
+
+/* What earlier runs learned, and which experts stay in memory for it: those used most, up to half of a
+ * layer's slots.  They are read now. */
+typedef struct coli__store_start {
+    const uint32_t *heat; // (n_layer, n_expert) as in the heat file; NULL: none
+    uint64_t pin_bytes;   // for experts that stay; 0: by how much was learned (store_plan.h)
+    /* Whether an expert is on a device, where it needs no memory; NULL: none is. */
+    bool (*is_elsewhere)(void *ctx, const coli__ct_experts *layer, uint32_t expert);
+    void *ctx;
+    coli_progress_fn progress; // NULL: nobody asks
+    void *user;
+} coli__store_start;
+/* E_IO; E_CANCELLED when progress said so.  NULL is fine. */
+coli_status coli__store_begin(coli__store *store, const coli__store_start *start);
+
 /* -- a step ------------------------------------------------------------------------------------ */
 
 typedef enum coli__store_state {
@@ -69,7 +85,16 @@ void coli__store_guessed(coli__store *store, uint64_t n_used, uint64_t n_right);
 /* Rows of a layer used these experts (all rows' ids), wherever they were computed. */
 void coli__store_used(coli__store *store, const coli__ct_experts *layer, const int32_t *ids,
                       size_t n_id);
-void coli__store_tick(coli__store *store); // a token is to be decoded
+void coli__store_tick(coli__store *store);        // a token is to be decoded
+void coli__store_prompt_ends(coli__store *store); // what is counted from here on is the decode's
+
+/* Whether an expert is in a slot, all of it. */
+bool coli__store_has(const coli__store *store, const coli__ct_experts *layer, uint32_t expert);
+/* What would be in a layer's slots if reads took no time: the pinned, then those used last, by token, heat
+ * and id.  What is there depends on when reads end, this does not; they differ by what one chunk used.
+ *   level  (n_expert) coli_level; experts on disk that would be there are set to RAM, and the others take
+ *          no slot */
+void coli__store_expect(const coli__store *store, const coli__ct_experts *layer, uint8_t *level);
 
 /* -- for others -------------------------------------------------------------------------------- */
 

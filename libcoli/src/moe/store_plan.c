@@ -3,19 +3,6 @@
 
 #include <stdlib.h>
 
-uint32_t coli__store_cap(const coli__store_budget *a, bool *fits)
-{
-    // 0.88 of it in integers, without leaving 64 bits
-    const uint64_t spare = a->available_bytes / 100 * 88 + a->available_bytes % 100 * 88 / 100;
-    uint64_t left = spare;
-    if (a->ram_bytes > 0)
-        left = a->ram_bytes > a->resident_bytes ? a->ram_bytes - a->resident_bytes : 0;
-    const uint64_t cap = a->slot_bytes ? left / a->slot_bytes : a->n_expert;
-    if (fits) *fits = cap >= 1;
-    if (cap < 1) return 1;
-    return cap < a->n_expert ? (uint32_t)cap : a->n_expert;
-}
-
 uint64_t coli__store_pin_budget(uint64_t available_bytes, uint64_t n_use)
 {
     enum { FEWEST = 5000, FULL = 200000, LEAST_BYTES = 500000000 };
@@ -50,9 +37,4 @@ uint32_t coli__store_n_pin(const coli__store_use *uses, uint32_t n, uint64_t bud
 uint64_t coli__store_score(uint32_t heat, uint64_t age)
 {
     return (uint64_t)heat * 256 + (age < 255 ? 255 - age : 0);
-}
-
-bool coli__store_beats(uint64_t newcomer, uint64_t victim)
-{
-    return 4 * newcomer > 5 * victim + 4 * 1024; // both are below 2^41
 }

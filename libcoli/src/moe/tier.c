@@ -12,13 +12,18 @@
  * Slots.  A device has equal slots, tensors of one expert each.  A swap keeps the slot and overwrites
  * its content: nothing is allocated, and used == residents * slot whenever nothing is queued.
  *
- * Who touches what.  States, slots and heat belong to the thread that computes.  A copy is a job in
+ * Who touches what.  States and slots belong to the thread that computes.  A copy is a job in
  * its device's ring; the device's thread takes it, copies, and puts the result in; the computing
  * thread collects results between layers.  So an expert becomes resident only where no group is
  * open, and decoding never waits for a copy: a full ring refuses the swap.
  *
  * A victim is no longer resident from coli__tier_swap on, which runs while no group is open: so no
  * group can use its slot while it is overwritten.
+ *
+ * Which swaps, is steer.h's business.  What it is told of speeds is measured here, where somebody asks
+ * for it: a copy's time by the device's own account, or, where it keeps none, by the clock around it; an
+ * expert's time on the device likewise; on the processor by moe.c.  Each is the shortest seen lately: what
+ * comes on top was waiting for something else.
  *
  * Locks: `mu` of each ring, for moments. */
 #include "tier.h"
@@ -30,8 +35,8 @@
 #include "../base/alloc.h"
 #include "../base/memory.h"
 #include "../base/threads.h"
-#include "heat.h"
 #include "home.h"
+#include "place.h"
 
 enum { RING = 48 }; // copies queued on a device
 
@@ -43,15 +48,17 @@ typedef struct copy {
     coli_bk_tensor *tensor; // of the slot; NULL: a new one
     bool in_place;
     coli_status status;
+    double copy_ns, device_ns; // what it took, and what an expert takes there; 0: not known
 } copy;
 
 /* The copies of a device: [done, doing) have a result, [doing, end) wait or run. */
 typedef struct ring {
     pthread_t thread;
     coli__device *dev;
-    bool has_thread;
+    bool has_thread, measures;
     const coli__store *store; // NULL: sources are mapped
     void *staging;            // (coli__store_room) the thread's: what is copied was read to here
+    coli_bk_group_stats seen; // the thread's
 
     pthread_mutex_t mu;
     pthread_cond_t changed;
@@ -73,17 +80,17 @@ struct coli__tier {
     uint32_t n_layer, n_expert; // layers with experts
     uint32_t *index;            // (by the layer's number) its index among those
     uint32_t n_index;
-    bool replans, starts_empty, home_by_layer;
+    bool starts_empty, home_by_layer, measures;
     uint32_t layer_split;
+    uint32_t usable; // bit i: device i may hold experts
 
     /* the computing thread's */
     uint8_t *place;          // (n_layer, n_expert) coli__place
     uint8_t *home;           // (n_layer, n_expert) device, or COLI__NO_HOME
     coli_bk_tensor **tensor; // (n_layer, n_expert) of a resident
-    uint32_t *heat_counts;   // (n_layer, n_expert)
-    coli__heat heat;
-    coli__replan replan;
-    bool in_prompt;
+    coli__steer steer;
+    coli__speeds speeds[COLI__MAX_DEVICE];
+    bool speeds_are_set; // by a test
     uint64_t slot_bytes; // footprint
     uint32_t n_resident[COLI__MAX_DEVICE];
     uint32_t room[COLI__MAX_DEVICE]; // slots that nothing was queued for yet
@@ -132,6 +139,18 @@ bool coli__tier_find(const coli__tier *t, const coli__ct_experts *layer, uint32_
 
 /* -- the copying threads ----------------------------------------------------------------------- */
 
+static void measure(ring *r, copy *c, uint64_t wall_ns)
+{
+    coli_bk_group_stats s;
+    coli__device_group_stats(r->dev, &s);
+    const double copy_ns = (s.upload_ms - r->seen.upload_ms) * 1e6;
+    const double kernel_ns = (s.kernel_ms - r->seen.kernel_ms) * 1e6;
+    c->copy_ns = copy_ns > 0 ? copy_ns : (double)wall_ns;
+    if (s.n_expert > r->seen.n_expert && kernel_ns > 0)
+        c->device_ns = kernel_ns / (double)(s.n_expert - r->seen.n_expert);
+    if (s.upload_bytes > 0) r->seen = s; // else somebody used the lane, and there is no answer
+}
+
 static void run_copy(ring *r, copy *c)
 {
     if (r->store) {
@@ -143,14 +162,17 @@ static void run_copy(ring *r, copy *c)
             return;
         }
     }
+    const uint64_t begin_ns = r->measures ? coli__clock_ns() : 0;
     c->status = c->tensor ? coli__device_overwrite(r->dev, &c->tensor, &c->source, &c->in_place)
                           : coli__device_upload(r->dev, &c->source, &c->tensor);
+    if (r->measures && c->status == COLI_OK) measure(r, c, coli__clock_ns() - begin_ns);
 }
 
 static void *ring_main(void *arg)
 {
     ring *r = arg;
     coli__fp_enter();
+    if (r->measures) coli__device_group_stats(r->dev, &r->seen);
     pthread_mutex_lock(&r->mu);
     for (;;) {
         while (!r->stop && r->doing == r->end) pthread_cond_wait(&r->changed, &r->mu);
@@ -167,15 +189,14 @@ static void *ring_main(void *arg)
     return NULL;
 }
 
-static coli_status ring_create(coli__device *dev, const coli__store *store, ring **out)
+static coli_status ring_create(coli__device *dev, bool measures, ring **out)
 {
     ring *r = *out = coli__calloc(1, sizeof *r);
     if (!r) return COLI_E_NOMEM;
     r->dev = dev;
-    r->store = store;
+    r->measures = measures;
     pthread_mutex_init(&r->mu, NULL);
     pthread_cond_init(&r->changed, NULL);
-    if (store) COLI_TRY(coli__pages_take(coli__store_room(store), &r->staging));
     const int error = coli__thread_start(&r->thread, ring_main, r);
     if (error)
         return coli__fail(COLI_E_NOMEM, "the copying thread of a device: %s", strerror(error));
@@ -296,12 +317,23 @@ static void forget_device(coli__tier *t, uint32_t device)
         }
 }
 
+/* The shortest lately. */
+static void note_ns(double *seen, double ns)
+{
+    if (ns <= 0) return;
+    *seen = *seen == 0 || ns < *seen ? ns : *seen + (ns - *seen) / 64;
+}
+
 /* A copy has ended. */
 static void land(coli__tier *t, const copy *c)
 {
     const uint32_t id = c->swap.in, device = t->home[id];
     const bool is_lost = !coli__device_alive(coli__devices_at(t->devices, device));
     t->n_queued--;
+    if (!t->speeds_are_set) {
+        note_ns(&t->speeds[device].copy_ns, c->copy_ns);
+        note_ns(&t->speeds[device].device_ns, c->device_ns);
+    }
     if (c->status == COLI_OK && !is_lost) {
         t->place[id] = COLI__PLACE_RESIDENT;
         t->tensor[id] = c->tensor;
@@ -366,7 +398,7 @@ static uint32_t list_devices(const coli__tier *t, uint8_t *list)
     uint32_t n = 0;
     for (int pass = 0; pass < 2 && n == 0; pass++)
         for (uint32_t i = 0; i < coli__devices_n(t->devices); i++)
-            if (may_hold(t, i, layer_of(t, 0)) &&
+            if (t->usable >> i & 1 && may_hold(t, i, layer_of(t, 0)) &&
                 (pass == 1 || (coli__device_alive(coli__devices_at(t->devices, i)) &&
                                coli__devices_room(t->devices, i) >= t->slot_bytes)))
                 list[n++] = (uint8_t)i;
@@ -410,9 +442,8 @@ static coli_status find_homes(coli__tier *t)
 
 /* -- filling ----------------------------------------------------------------------------------- */
 
-/* Room for how many experts on each device: of those wanted, the share of the experts whose home it
- * is. */
-static void find_room(coli__tier *t)
+/* Of the experts wanted, each device's share: by how many have their home there. */
+static void find_shares(const coli__tier *t, uint32_t *share)
 {
     const uint64_t n = (uint64_t)t->n_layer * t->n_expert;
     const uint64_t wanted = coli__devices_wanted(t->devices, n);
@@ -420,12 +451,26 @@ static void find_room(coli__tier *t)
     for (uint64_t id = 0; id < n; id++)
         if (t->home[id] != COLI__NO_HOME) n_home[t->home[id]]++;
     for (uint32_t i = 0; i < coli__devices_n(t->devices); i++) {
-        const uint64_t fit = coli__devices_room(t->devices, i) / t->slot_bytes;
         const uint64_t after = before + n_home[i];
-        const uint64_t share = wanted * after / n - wanted * before / n; // they add up to `wanted`
-        t->room[i] = (uint32_t)(fit < share ? fit : share);
+        share[i] = (uint32_t)(wanted * after / n - wanted * before / n); // they add up to `wanted`
         before = after;
     }
+}
+
+/* Room for how many experts on each device. */
+static void find_room(coli__tier *t)
+{
+    find_shares(t, t->room);
+    for (uint32_t i = 0; i < coli__devices_n(t->devices); i++) {
+        const uint64_t fit = coli__devices_room(t->devices, i) / t->slot_bytes;
+        if (fit < t->room[i]) t->room[i] = (uint32_t)fit;
+    }
+}
+
+void coli__tier_room(coli__tier *t, uint32_t *n)
+{
+    find_room(t);
+    memcpy(n, t->room, sizeof t->room);
 }
 
 /* Queue the copy of one expert; false when the ring is full. */
@@ -486,7 +531,7 @@ coli_status coli__tier_fill(coli__tier *t, const uint32_t *stored)
     if (status == COLI_OK) {
         find_room(t);
         const coli__plan_world w = {t->n_layer, t->n_expert, t->place, t->home, NULL, NULL};
-        coli__heat_init(&t->heat, t->n_layer, t->n_expert, t->heat_counts, stored);
+        coli__steer_start(&t->steer, stored);
         coli__plan_order(t->n_layer, t->n_expert, stored, keys, ids);
         const uint32_t chosen = t->starts_empty ? 0
                                                 : coli__plan_fill(&w, ids, n, t->room,
@@ -496,8 +541,30 @@ coli_status coli__tier_fill(coli__tier *t, const uint32_t *stored)
     coli__free(keys);
     coli__free(ids);
     if (status != COLI_OK) return status;
-    return coli__devices_placed(t->devices, t->n_resident, n, t->home[0] == COLI__NO_HOME,
-                                t->starts_empty);
+    return coli__devices_placed(t->devices, t->n_resident, n,
+                                t->usable && t->home[0] == COLI__NO_HOME, t->starts_empty);
+}
+
+/* -- what the trunk competes with -------------------------------------------------------------- */
+
+void coli__tier_slot(const coli__tier *t, uint64_t *slot_bytes, uint64_t *expert_bytes)
+{
+    *slot_bytes = t ? t->slot_bytes : 0;
+    *expert_bytes = t ? layer_of(t, 0)->block_bytes : 0;
+}
+
+coli_status coli__tier_chances(coli__tier *t, uint32_t device, uint32_t n_used,
+                               const uint32_t *heat, double **p, uint32_t *n)
+{
+    *n = 0;
+    *p = coli__calloc((size_t)t->n_layer * t->n_expert, sizeof **p);
+    if (!*p) return COLI_E_NOMEM;
+    COLI_TRY(find_homes(t)); // once more when the trunk has taken its room
+    uint32_t share[COLI__MAX_DEVICE];
+    find_shares(t, share);
+    *n = coli__place_chances(t->n_layer, t->n_expert, n_used, t->home, device, heat, *p);
+    if (share[device] < *n) *n = share[device];
+    return COLI_OK;
 }
 
 /* -- create ------------------------------------------------------------------------------------ */
@@ -513,24 +580,36 @@ static coli_status allocate(coli__tier *t)
     t->place = coli__calloc(n, sizeof *t->place);
     t->home = coli__calloc(n, sizeof *t->home);
     t->tensor = coli__calloc(n, sizeof *t->tensor);
-    t->heat_counts = coli__calloc(n, sizeof *t->heat_counts);
     t->evicted = coli__calloc(n, sizeof *t->evicted);
     t->is_evicted = coli__calloc(n, sizeof *t->is_evicted);
-    if (!t->index || !t->place || !t->home || !t->tensor || !t->heat_counts || !t->evicted ||
-        !t->is_evicted)
+    if (!t->index || !t->place || !t->home || !t->tensor || !t->evicted || !t->is_evicted)
         return COLI_E_NOMEM;
     for (uint32_t l = 0; l < t->n_layer; l++)
         t->index[coli__container_experts(t->container, l)->layer] = l;
     return COLI_OK;
 }
 
+static bool begin(void *ctx, coli__swap swap)
+{
+    return coli__tier_swap(ctx, swap);
+}
+
 static coli_status build(coli__tier *t, const coli__tier_opts *o)
 {
     COLI_TRY(allocate(t));
-    COLI_TRY(coli__replan_init(&t->replan, t->n_layer, t->n_expert, o->replan_cap));
-    coli__heat_init(&t->heat, t->n_layer, t->n_expert, t->heat_counts, NULL);
+    const coli__steer_opts opts = {.n_layer = t->n_layer,
+                                   .n_expert = t->n_expert,
+                                   .n_device = coli__devices_n(t->devices),
+                                   .replan = o->replan,
+                                   .with = o->replan_with,
+                                   .cap = o->replan_cap,
+                                   .place = t->place,
+                                   .home = t->home,
+                                   .begin = begin,
+                                   .ctx = t};
+    COLI_TRY(coli__steer_init(&t->steer, &opts));
     for (uint32_t i = 0; i < coli__devices_n(t->devices); i++)
-        COLI_TRY(ring_create(coli__devices_at(t->devices, i), o->store, &t->rings[i]));
+        COLI_TRY(ring_create(coli__devices_at(t->devices, i), t->measures, &t->rings[i]));
     const uint64_t block = coli__container_experts(t->container, 0)->block_bytes;
     for (uint32_t i = 0; i < coli__devices_n(t->devices); i++) {
         const uint64_t bytes = coli__device_footprint(coli__devices_at(t->devices, i), block);
@@ -550,10 +629,11 @@ coli_status coli__tier_create(coli__devices *devices, const coli__container *con
     t->container = container;
     t->n_layer = coli__container_n_expert_layer(container);
     t->n_expert = coli__container_experts(container, 0)->n_expert;
-    t->replans = opts->replan;
+    t->measures = opts->replan_with & (COLI__STEER_COST | COLI__STEER_HOLD);
     t->starts_empty = opts->starts_empty;
     t->home_by_layer = opts->home_by_layer || opts->layer_split > 0;
     t->layer_split = opts->layer_split;
+    t->usable = opts->devices;
     const coli_status status = build(t, opts);
     if (status != COLI_OK) {
         coli__tier_destroy(t);
@@ -563,16 +643,26 @@ coli_status coli__tier_create(coli__devices *devices, const coli__container *con
     return COLI_OK;
 }
 
+coli_status coli__tier_read_from(coli__tier *t, const coli__store *store)
+{
+    if (!t || !store) return COLI_OK;
+    for (uint32_t i = 0; i < coli__devices_n(t->devices); i++) {
+        ring *r = t->rings[i];
+        COLI_TRY(coli__pages_take(coli__store_room(store), &r->staging));
+        r->store = store; // its thread looks when there is a copy
+    }
+    return COLI_OK;
+}
+
 void coli__tier_destroy(coli__tier *t)
 {
     if (!t) return;
     for (uint32_t i = 0; i < COLI__MAX_DEVICE; i++) ring_destroy(t->rings[i]);
-    coli__replan_finish(&t->replan);
+    coli__steer_finish(&t->steer);
     coli__free(t->index);
     coli__free(t->place);
     coli__free(t->home);
     coli__free(t->tensor);
-    coli__free(t->heat_counts);
     coli__free(t->evicted);
     coli__free(t->is_evicted);
     coli__free(t);
@@ -580,77 +670,56 @@ void coli__tier_destroy(coli__tier *t)
 
 /* -- what happens ------------------------------------------------------------------------------ */
 
-static coli__plan_world world_of(const coli__tier *t)
-{
-    return (coli__plan_world){.n_layer = t->n_layer,
-                              .n_expert = t->n_expert,
-                              .place = t->place,
-                              .home = t->home,
-                              .heat = t->heat_counts,
-                              .taken = t->replan.taken};
-}
-
-static bool begin(void *ctx, coli__swap swap)
-{
-    return coli__tier_swap(ctx, swap);
-}
-
 void coli__tier_prompt(coli__tier *t)
 {
-    if (!t) return;
-    t->in_prompt = true;
-    coli__replan_prompt(&t->replan);
+    if (t) coli__steer_prompt(&t->steer);
 }
 
 void coli__tier_prompt_goes_on(coli__tier *t)
 {
-    if (t) t->in_prompt = true;
+    if (t) coli__steer_prompt_goes_on(&t->steer);
 }
 
 void coli__tier_prompt_ends(coli__tier *t)
 {
     if (!t) return;
-    t->in_prompt = false;
+    coli__steer_prompt_ends(&t->steer);
     t->is_marked = true;
     coli__devices_rows(t->devices, &t->n_hit_at_mark, &t->n_miss_at_mark);
-}
-
-/* The hottest outsider of each device for its coldest resident, if that pays. */
-static void swap_slowly(coli__tier *t)
-{
-    const coli__plan_world w = world_of(t);
-    for (uint32_t d = 0; d < coli__devices_n(t->devices); d++) {
-        coli__swap swap;
-        if (coli__device_alive(coli__devices_at(t->devices, d)) &&
-            coli__plan_slow_swap(&w, d, &swap))
-            coli__tier_swap(t, swap);
-    }
 }
 
 void coli__tier_tick(coli__tier *t)
 {
     if (!t) return;
     collect(t);
-    t->in_prompt = false;
-    const bool may_swap = coli__heat_tick(&t->heat);
-    coli__replan_drain(&t->replan, t->place, COLI__REPLAN_PER_TICK, begin, t);
-    if (may_swap) swap_slowly(t);
+    coli__steer_tick(&t->steer, t->speeds);
 }
 
-void coli__tier_used(coli__tier *t, const coli__ct_experts *layer, const int32_t *ids,
-                     uint32_t n_row, uint32_t n_used)
+void coli__tier_used(coli__tier *t, const coli__ct_experts *layer, const coli__work *work)
 {
     if (!t) return;
     collect(t);
     const uint32_t l = t->index[layer->layer];
-    const size_t n_id = (size_t)n_row * n_used;
-    coli__heat_use(&t->heat, l, ids, n_id);
-    fill_on_use(t, l, ids, n_id);
-    if (!t->in_prompt || !t->replans) return;
-    coli__replan_use(&t->replan, l, ids, n_id);
-    const coli__plan_world w = world_of(t);
-    coli__replan_plan(&t->replan, &w, (int32_t)l, NULL);
-    coli__replan_drain(&t->replan, t->place, COLI__REPLAN_PER_CALL, begin, t);
+    for (uint32_t i = 0; i < coli__devices_n(t->devices) && !t->speeds_are_set; i++)
+        note_ns(&t->speeds[i].host_ns, work->host_ns);
+    fill_on_use(t, l, work->ids, (size_t)work->n_row * work->n_used);
+    coli__steer_used(&t->steer, l, work, t->speeds);
+}
+
+bool coli__tier_measures(const coli__tier *t)
+{
+    return t && t->measures;
+}
+
+coli__speeds coli__tier_speeds(const coli__tier *t, uint32_t device)
+{
+    return t->speeds[device];
+}
+
+void coli__tier_set_speeds(coli__tier *t, coli__speeds speeds)
+{
+    t->speeds_are_set = true;
+    for (uint32_t i = 0; i < coli__devices_n(t->devices); i++) t->speeds[i] = speeds;
 }
 
 /* -- numbers ----------------------------------------------------------------------------------- */
@@ -668,10 +737,10 @@ void coli__tier_stats(const coli__tier *t, coli_backend_stats *out)
     out->n_swap = t->n_swap;
     out->n_swap_in_place = t->n_in_place;
     out->n_swap_failed = t->n_swap_failed;
-    out->n_replan_planned = t->replan.n_planned;
-    out->n_replan_done = t->replan.n_begun;
-    out->n_replan_pending = t->replan.n_pending;
-    out->n_replan_skipped = t->replan.n_skipped;
+    out->n_replan_planned = t->steer.replan.n_planned;
+    out->n_replan_done = t->steer.replan.n_begun;
+    out->n_replan_pending = t->steer.replan.n_pending;
+    out->n_replan_skipped = t->steer.replan.n_skipped;
 }
 
 uint32_t coli__tier_n_resident(const coli__tier *t, uint32_t device)
@@ -682,12 +751,12 @@ uint32_t coli__tier_n_resident(const coli__tier *t, uint32_t device)
 
 const uint32_t *coli__tier_heat(const coli__tier *t)
 {
-    return t->heat_counts;
+    return t->steer.heat_counts;
 }
 
 uint64_t coli__tier_n_tick(const coli__tier *t)
 {
-    return t->heat.n_tick;
+    return t->steer.heat.n_tick;
 }
 
 bool coli__tier_is_sound(const coli__tier *t)

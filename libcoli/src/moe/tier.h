@@ -11,18 +11,19 @@
 #define COLI_MOE_TIER_H
 
 #include "../backend/devices.h"
-#include "replan.h"
+#include "steer.h"
 #include "store.h"
 
 typedef struct coli__tier coli__tier;
 
 typedef struct coli__tier_opts {
     bool replan;          // re-plan from each prompt's routing
+    uint32_t replan_with; // COLI__STEER_*
     int32_t replan_cap;   // swaps per layer and prompt
     bool starts_empty;    // an expert is uploaded when it is first used
     bool home_by_layer;   // else by expert (home.h)
     uint32_t layer_split; // by layer: so many are the first device's, of two; 0: by allowance
-    const coli__store *store; // copies read experts through it; NULL: they are mapped
+    uint32_t devices;     // bit i: device i may hold experts
 } coli__tier_opts;
 
 /* Empty.  The container and the devices outlive the tier.  *out is NULL without devices. */
@@ -31,11 +32,27 @@ coli_status coli__tier_create(coli__devices *devices, const coli__container *con
 /* Ends the copies: what is queued is not begun any more. */
 void coli__tier_destroy(coli__tier *tier);
 
+/* What the trunk competes with (place.h), before the tier is filled.
+ *   slot_bytes    memory of one expert on a device
+ *   expert_bytes  of it, what is read
+ * Both are 0 without experts. */
+void coli__tier_slot(const coli__tier *tier, uint64_t *slot_bytes, uint64_t *expert_bytes);
+/* The experts that a device would hold if it had room for them: how likely a token uses each, highest
+ * first.  *p is the caller's to free (coli__free). */
+coli_status coli__tier_chances(coli__tier *tier, uint32_t device, uint32_t n_used,
+                               const uint32_t *heat, double **p, uint32_t *n);
+/* Copies read experts through a store instead of the mapping.  Before the first copy; the store
+ * outlives the tier. */
+coli_status coli__tier_read_from(coli__tier *tier, const coli__store *store);
+
 /* Fill the devices with what their allowance leaves, or leave that for later (starts_empty).
  *   heat  (n_layer, n_expert) of earlier runs, by layers with experts; NULL: none
  * E_CANCELLED when the devices' progress said so; E_UNSUPPORTED when a device that was asked for is
  * lost; E_INVALID when layer_split does not fit the devices or the layers. */
 coli_status coli__tier_fill(coli__tier *tier, const uint32_t *heat);
+
+/* How many experts fill would bring to each device, as far as memory goes: (COLI__MAX_DEVICE). */
+void coli__tier_room(coli__tier *tier, uint32_t *n);
 
 coli__devices *coli__tier_devices(const coli__tier *tier);
 
@@ -49,11 +66,11 @@ void coli__tier_prompt(coli__tier *tier);         // a prompt begins
 void coli__tier_prompt_goes_on(coli__tier *tier); // another chunk of one
 void coli__tier_prompt_ends(coli__tier *tier);    // hits from here on are the decode's
 void coli__tier_tick(coli__tier *tier);           // a token is to be decoded
-/* Rows of a layer were computed with these experts.  Where there is room that nothing was filled
- * into, they are uploaded as far as the queue takes them.
- *   ids  (n_row, n_used) best first; below 0: none */
-void coli__tier_used(coli__tier *tier, const coli__ct_experts *layer, const int32_t *ids,
-                     uint32_t n_row, uint32_t n_used);
+/* A layer has computed rows.  Where there is room that nothing was filled into, their experts are
+ * uploaded as far as the queue takes them. */
+void coli__tier_used(coli__tier *tier, const coli__ct_experts *layer, const coli__work *work);
+/* Whether it wants to know times. */
+bool coli__tier_measures(const coli__tier *tier);
 /* Wait until every copy that is queued has ended and what it brought is resident. */
 void coli__tier_settle(coli__tier *tier);
 
@@ -77,6 +94,11 @@ uint32_t coli__tier_n_resident(const coli__tier *tier, uint32_t device);
 const uint32_t *coli__tier_heat(const coli__tier *tier);
 uint64_t coli__tier_n_tick(const coli__tier *tier);
 
+/* What is known of them (afford.h), the shortest seen lately; 0: nothing yet. */
+coli__speeds coli__tier_speeds(const coli__tier *tier, uint32_t device);
+
+/* For tests: from now on these are the speeds, whatever is measured. */
+void coli__tier_set_speeds(coli__tier *tier, coli__speeds speeds);
 /* For tests: whether the books are right (used == residents * slot on every device, no expert twice,
  * states and slots agree).  The tier must be settled. */
 bool coli__tier_is_sound(const coli__tier *tier);

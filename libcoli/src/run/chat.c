@@ -144,6 +144,7 @@ static coli_status make_prompt(const coli_chat *c, prompt *p)
 static coli_status prefill(coli_chat *c, const prompt *p, coli_result *r)
 {
     coli_session *s = c->s;
+    const coli__elapsed before = s->elapsed;
     go_back(c, p->ids, p->n_ids);
     r->n_prompt = (uint32_t)p->n_ids;
     r->n_prefill = (uint32_t)p->n_ids - s->pos;
@@ -152,6 +153,8 @@ static coli_status prefill(coli_chat *c, const prompt *p, coli_result *r)
         remember(c);
     }
     if (s->pos < p->n_ids) COLI_TRY(coli__session_feed(s, p->ids + s->pos, p->n_ids - s->pos));
+    r->prefill_moe_s = (double)(s->elapsed.moe_ns - before.moe_ns) * 1e-9;
+    r->prefill_wait_s = (double)(s->elapsed.wait_ns - before.wait_ns) * 1e-9;
     return COLI_OK;
 }
 
@@ -208,6 +211,7 @@ coli_status coli_chat_say(coli_chat *c, const char *text, const coli_generate_op
     if (good < n_bytes)
         return coli__fail(COLI_E_INVALID, "the message is not UTF-8 at byte %zu", good);
     atomic_store(&c->s->cancel, false);
+    coli__session_turn(c->s);
 
     coli_result r = {0};
     const size_t n_before = json_array_size(c->messages);

@@ -151,6 +151,7 @@ static coli_status make_tokens(coli_session *s, const coli_generate_opts *o, con
                                show *w, uint64_t start_ns, int32_t *out_ids, coli_result *r)
 {
     uint64_t first_ns = 0;
+    const coli__elapsed before = s->elapsed;
     for (r->stop = COLI_STOP_NONE; r->stop == COLI_STOP_NONE;) {
         if (atomic_load(&s->cancel)) {
             r->stop = COLI_STOP_CANCELLED;
@@ -184,7 +185,13 @@ static coli_status make_tokens(coli_session *s, const coli_generate_opts *o, con
     if (!first_ns) return COLI_OK;
     r->ttft_s = (double)(first_ns - start_ns) * 1e-9;
     r->decode_s = (double)(end_ns - first_ns) * 1e-9;
-    if (r->n_generated > 1 && r->decode_s > 0) r->tok_s = (r->n_generated - 1) / r->decode_s;
+    if (r->n_generated > 1 && r->decode_s > 0) {
+        const double n = r->n_generated - 1;
+        r->tok_s = n / r->decode_s;
+        r->token_ms = r->decode_s * 1e3 / n;
+        r->token_moe_ms = (double)(s->elapsed.moe_ns - before.moe_ns) * 1e-6 / n;
+        r->token_wait_ms = (double)(s->elapsed.wait_ns - before.wait_ns) * 1e-6 / n;
+    }
     return COLI_OK;
 }
 

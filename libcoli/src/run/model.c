@@ -7,7 +7,8 @@
 #include "../../include/coli/exact.h"
 #include "../base/memory.h"
 #include "../moe/heat_file.h"
-#include "../moe/store_plan.h"
+#include "../moe/trunk.h"
+#include "session.h"
 #include "api.h"
 
 const char *coli_version(void)
@@ -85,8 +86,7 @@ static coli_status describe(coli_model *m, const char *dir)
 
 /* -- memory ------------------------------------------------------------------------------------ */
 
-/* Everything but the routed experts: in memory whatever happens. */
-static uint64_t trunk_bytes(const coli__container *c)
+uint64_t coli__model_trunk_bytes(const coli__container *c)
 {
     uint64_t sum = 0;
     for (uint32_t i = 0; i < coli__container_n_tensor(c); i++)
@@ -94,51 +94,140 @@ static uint64_t trunk_bytes(const coli__container *c)
     return sum;
 }
 
-/* Slots of each layer; as many as there are experts where all of them fit. */
-static uint32_t choose_n_slot(const coli_model *m, const coli_model_opts *o)
+coli_status coli__model_plan_memory(coli_model *m, const coli_model_opts *o,
+                                    coli_session_opts *session, coli__state_bytes *state)
 {
-    const uint64_t trunk = trunk_bytes(m->container), available = coli__memory_available();
-    const coli__store_budget ask = {
-        .ram_bytes = o->ram_bytes,
-        .available_bytes = available > trunk ? available - trunk : 0, // none of it is there yet
-        .resident_bytes = trunk,
-        .slot_bytes = coli__store_slot_bytes(m->container),
-        .n_expert = coli__container_experts(m->container, 0)->n_expert};
-    if (o->ram_bytes == 0 && available == 0) return ask.n_expert; // the system does not tell
-    return coli__store_cap(&ask, NULL);
+    const uint32_t n_worker = o->n_threads ? o->n_threads : coli__n_processor();
+    COLI_TRY(coli__session_bytes(m, session, n_worker, state));
+    const uint64_t parts[] = {state->kv, state->state, state->scratch};
+    m->resident_bytes = coli__model_trunk_bytes(m->container);
+    for (int i = 0; i < 3; i++)
+        if (!coli__add(m->resident_bytes, parts[i], &m->resident_bytes))
+            m->resident_bytes = UINT64_MAX;
+
+    const uint64_t available = coli__memory_available(),
+                   slots = coli__store_slot_bytes(m->container);
+    coli__ram_ask ask = {.ram_bytes = o->ram_bytes,
+                         .resident_bytes = m->resident_bytes,
+                         .n_layer = coli__container_n_expert_layer(m->container),
+                         .n_expert = coli__container_experts(m->container, 0)->n_expert};
+    ask.slot_bytes = slots ? (slots + ask.n_layer - 1) / ask.n_layer : UINT64_MAX;
+    // none of the residents is in memory yet
+    ask.free_bytes = available > ask.resident_bytes ? available - ask.resident_bytes : 0;
+    if (available == 0) ask.free_bytes = COLI__BUDGET_UNKNOWN;
+    m->ram = coli__budget_ram(&ask);
+    if (o->ram_experts > ask.n_expert)
+        return coli__fail(COLI_E_INVALID,
+                          "%u experts of each layer in memory, of %u that there are",
+                          o->ram_experts, ask.n_expert);
+    if (o->ram_experts == 0) return COLI_OK;
+    m->ram.cap = o->ram_experts;
+    m->ram.holds_all = false; // who says a number wants it kept
+    return COLI_OK;
+}
+
+/* The trunk into memory, for who listens to how far it is: else the first tokens wait for it.  A small
+ * one is not worth a word. */
+static coli_status bring_trunk(const coli_model *m, const coli_model_opts *o)
+{
+    enum { SMALL = 64 << 20, PIECE = 32 << 20 };
+    const uint64_t total = coli__model_trunk_bytes(m->container);
+    uint64_t done = 0;
+    if (!o->progress || total < SMALL) return COLI_OK;
+    for (uint32_t i = 0; i < coli__container_n_tensor(m->container); i++) {
+        const coli__ct_tensor *t = coli__container_tensor(m->container, i);
+        for (uint64_t at = 0, n; at < t->n_bytes; at += n, done += n) {
+            n = t->n_bytes - at < PIECE ? t->n_bytes - at : PIECE;
+            coli__pages_bring(t->mat.data + at, n);
+            if (!o->progress(o->user, "reading the trunk", done + n, total))
+                return coli__fail(COLI_E_CANCELLED, "reading the trunk was stopped");
+        }
+    }
+    return COLI_OK;
+}
+
+/* "RAM: 3.200 GB for experts: 70 of 256 in each layer, 12 of all layers stay; ..." */
+static void say_what_is_in_memory(const coli_model *m, const coli_model_opts *o)
+{
+    if (!o->note || !m->store) return;
+    coli_store_stats s = {.struct_size = sizeof s};
+    coli__store_stats(m->store, &s);
+    char pinned[64] = "", why[96] = "asked for";
+    if (s.n_pinned > 0) snprintf(pinned, sizeof pinned, ", %u of all layers stay", s.n_pinned);
+    if (!o->ram_experts)
+        snprintf(why, sizeof why, "%.3f GB %s", (double)m->ram.budget_bytes * 1e-9,
+                 o->ram_bytes ? "were allowed" : "can be taken now");
+    char line[400];
+    snprintf(line, sizeof line,
+             "RAM: %.3f GB for experts: %u of %u in each layer%s; %.3f GB for the trunk and a "
+             "conversation (%s); the other experts are read when they are used",
+             (double)s.slot_bytes * 1e-9, s.n_slot,
+             coli__container_experts(m->container, 0)->n_expert, pinned,
+             (double)m->resident_bytes * 1e-9, why);
+    o->note(o->user, line);
+    if (m->ram.is_short && !o->ram_experts)
+        o->note(o->user, "that is less than the model needs even with one expert of each layer in "
+                         "memory: expect the system to swap");
 }
 
 static coli_status open_store(coli_model *m, const coli_model_opts *o)
 {
     if (coli__container_n_expert_layer(m->container) == 0) return COLI_OK;
-    const uint32_t n_expert = coli__container_experts(m->container, 0)->n_expert;
-    if (o->ram_experts > n_expert)
-        return coli__fail(COLI_E_INVALID,
-                          "%u experts of each layer in memory, of %u that there are",
-                          o->ram_experts, n_expert);
-    const uint32_t n_slot = o->ram_experts ? o->ram_experts : choose_n_slot(m, o);
-    if (n_slot == n_expert && !o->ram_experts) return COLI_OK;
-    const coli__store_opts opts = {.n_slot = n_slot, .guesses = !o->no_pilot};
-    return coli__store_create(m->container, &opts, &m->store);
+    // a context that is too long is refused where the session is made
+    coli_session_opts session = {.struct_size = sizeof session,
+                                 .n_ctx = o->n_ctx <= m->shape.n_ctx_max ? o->n_ctx : 0};
+    coli__state_bytes state;
+    COLI_TRY(coli__model_plan_memory(m, o, &session, &state));
+    if (m->ram.holds_all) return COLI_OK;
+    const coli__store_opts opts = {.n_slot = m->ram.cap, .guesses = !o->no_pilot};
+    COLI_TRY(coli__store_create(m->container, &opts, &m->store));
+    return coli__tier_read_from(m->tier, m->store);
 }
 
 /* -- devices and heat -------------------------------------------------------------------------- */
 
-static coli_status open_devices(coli_model *m, const coli_model_opts *o)
+_Static_assert((int)COLI_REPLAN_TAIL == COLI__STEER_TAIL &&
+                   (int)COLI_REPLAN_PRIOR == COLI__STEER_PRIOR &&
+                   (int)COLI_REPLAN_COST == COLI__STEER_COST &&
+                   (int)COLI_REPLAN_ONLINE == COLI__STEER_ONLINE &&
+                   (int)COLI_REPLAN_HOLD == COLI__STEER_HOLD,
+               "their bits are the same");
+
+static int32_t replan_cap(const coli_model_opts *o)
 {
+    if (o->replan_max == 0 && o->replan_with & COLI_REPLAN_COST) return INT32_MAX;
+    if (o->replan_max == 0) return COLI__PLAN_CAP;
+    return o->replan_max < INT32_MAX ? (int32_t)o->replan_max : INT32_MAX;
+}
+
+/* By the numbers of devices that people know. */
+static coli_status resolve(const coli__devices *devices, coli__place_list *list)
+{
+    uint32_t ordinals[COLI__MAX_DEVICE];
+    for (uint32_t i = 0; i < coli__devices_n(devices); i++)
+        ordinals[i] = coli__device_ordinal(coli__devices_at(devices, i));
+    return coli__place_resolve(list, ordinals, coli__devices_n(devices));
+}
+
+static coli_status open_devices(coli_model *m, const coli_model_opts *o, coli__place_list *list)
+{
+    if (o->replan_with > COLI__STEER_ALL)
+        return coli__fail(COLI_E_INVALID,
+                          "coli_model_opts: replan_with: expected coli_replan_with, found %#x",
+                          o->replan_with);
     if (o->home > COLI_HOME_LAYER)
         return coli__fail(COLI_E_INVALID, "coli_model_opts: home: expected a coli_home, found %u",
                           o->home);
     COLI_TRY(coli__devices_open(o, m->container, &m->devices));
-    const coli__tier_opts opts = {.store = m->store,
-                                  .replan = o->replan,
+    if (m->devices) COLI_TRY(resolve(m->devices, list));
+    const uint32_t usable = coli__place_expert_devices(list, coli__devices_n(m->devices));
+    const coli__tier_opts opts = {.replan = o->replan,
                                   .starts_empty = o->no_warmstart,
                                   .home_by_layer = o->home == COLI_HOME_LAYER,
                                   .layer_split = o->layer_split,
-                                  .replan_cap = o->replan_max == 0 ? COLI__PLAN_CAP
-                                                : o->replan_max > INT32_MAX
-                                                    ? INT32_MAX
-                                                    : (int32_t)o->replan_max};
+                                  .devices = usable,
+                                  .replan_with = o->replan_with,
+                                  .replan_cap = replan_cap(o)};
     return coli__tier_create(m->devices, m->container, &opts, &m->tier);
 }
 
@@ -170,18 +259,62 @@ static coli_status try_heat_path(coli_model *m, const char *path, coli__heat_fil
     return m->heat_path ? COLI_OK : COLI_E_NOMEM;
 }
 
-static coli_status fill_devices(coli_model *m, const coli_model_opts *o)
+/* With what to do about it: coli__trunk_place, or coli__trunk_reserve. */
+static coli_status offer_trunk(coli_model *m, const coli_model_opts *o,
+                               const coli__place_list *list, const uint32_t *heat,
+                               coli_status (*act)(const coli__trunk *, const coli__trunk_args *))
 {
-    if (o->heat && !m->tier && o->note)
-        o->note(o->user, "no device is used, so the heat file has no effect and learns nothing");
+    coli__trunk trunk = {0};
+    const coli__trunk_args args = {.devices = m->devices,
+                                   .tier = m->tier,
+                                   .list = list,
+                                   .heat = heat,
+                                   .n_expert_used = m->shape.n_expert_used,
+                                   .no_race = o->no_trunk_probe,
+                                   .kernels = m->kernels,
+                                   .pool = m->pool};
+    coli_status status = m->engine->offer(m->weights, &trunk);
+    if (status == COLI_OK) status = act(&trunk, &args);
+    coli__trunk_finish(&trunk);
+    return status;
+}
+
+static bool is_on_device(void *ctx, const coli__ct_experts *layer, uint32_t expert)
+{
+    coli__slot slot;
+    return coli__tier_find(ctx, layer, expert, &slot);
+}
+
+static coli_status fill_store(coli_model *m, const coli_model_opts *o, const uint32_t *heat)
+{
+    const coli__store_start start = {.heat = heat,
+                                     .pin_bytes = o->pin_bytes,
+                                     .is_elsewhere = m->tier ? is_on_device : NULL,
+                                     .ctx = m->tier,
+                                     .progress = o->progress,
+                                     .user = o->user};
+    return coli__store_begin(m->store, &start);
+}
+
+/* Devices and memory, by what earlier runs learned. */
+static coli_status fill(coli_model *m, const coli_model_opts *o, const coli__place_list *list)
+{
+    const bool learns = m->tier || m->store;
+    if (o->heat && !learns && o->note)
+        o->note(o->user, "no device is used and memory has all experts, so the heat file has no "
+                         "effect and learns nothing");
     coli__heat_file heat = {0};
     coli_status status = COLI_OK;
-    if (o->heat && m->tier) status = read_heat(m, o->heat, &heat);
+    if (o->heat && learns) status = read_heat(m, o->heat, &heat);
+    if (status == COLI_OK && m->devices)
+        status = offer_trunk(m, o, list, heat.count, coli__trunk_place);
     if (status == COLI_OK) status = coli__tier_fill(m->tier, heat.count);
+    if (status == COLI_OK) status = fill_store(m, o, heat.count);
     m->heat_tokens = heat.n_token;
-    if (status == COLI_OK && o->heat && m->tier && !o->heat_readonly)
+    if (status == COLI_OK && o->heat && learns && !o->heat_readonly)
         status = try_heat_path(m, o->heat, &heat);
     coli__heat_file_finish(&heat);
+    if (status == COLI_OK) say_what_is_in_memory(m, o);
     return status;
 }
 
@@ -190,8 +323,11 @@ static coli_status write_heat(const coli_model *m)
 {
     coli__heat_file f;
     COLI_TRY(new_heat(m, &f));
-    memcpy(f.count, coli__tier_heat(m->tier), (size_t)f.n_layer * f.n_expert * sizeof *f.count);
-    f.n_token = m->heat_tokens + coli__tier_n_tick(m->tier);
+    // tier and store count the same uses
+    const uint32_t *heat = m->tier ? coli__tier_heat(m->tier) : coli__store_heat(m->store);
+    const uint64_t n_tick = m->tier ? coli__tier_n_tick(m->tier) : coli__store_n_tick(m->store);
+    memcpy(f.count, heat, (size_t)f.n_layer * f.n_expert * sizeof *f.count);
+    f.n_token = m->heat_tokens + n_tick;
     const coli_status status = coli__heat_file_write(m->heat_path, &f);
     coli__heat_file_finish(&f);
     return status;
@@ -217,28 +353,50 @@ coli_status coli_model_save_heat(const coli_model *m)
     return status;
 }
 
+static coli_status open_container(coli_model *m, const char *dir, const coli_model_opts *o)
+{
+    COLI_TRY(coli__kernels_get(o->isa, &m->kernels));
+    COLI_TRY(coli__container_open(dir, &m->container));
+    m->engine = coli__engine_by_name(coli__container_engine(m->container));
+    if (m->engine) return COLI_OK;
+    return coli__fail(COLI_E_UNSUPPORTED,
+                      "%s: made for the engine \"%s\", which this version lacks", dir,
+                      coli__container_engine(m->container));
+}
+
+coli_status coli__model_look(coli_model *m, const char *dir, const coli_model_opts *o)
+{
+    coli__place_list list;
+    COLI_TRY(coli__place_parse(o->place, &list));
+    COLI_TRY(open_container(m, dir, o));
+    COLI_TRY(open_devices(m, o, &list));
+    COLI_TRY(m->engine->open(coli__container_config(m->container), m->container, m->kernels,
+                             m->tier, &m->weights));
+    m->engine->shape(m->weights, &m->shape);
+    COLI_TRY(describe(m, dir));
+    return m->devices ? offer_trunk(m, o, &list, NULL, coli__trunk_reserve) : COLI_OK;
+}
+
 static coli_status open_parts(coli_model *m, const char *dir, const coli_model_opts *o)
 {
     if (!coli_exact_check())
         return coli__fail(COLI_E_INTERNAL, "this build or processor does not round as coli/exact.h "
                                            "demands: results would differ from other machines");
-    COLI_TRY(coli__kernels_get(o->isa, &m->kernels));
-    COLI_TRY(coli__container_open(dir, &m->container));
-    m->engine = coli__engine_by_name(coli__container_engine(m->container));
-    if (!m->engine)
-        return coli__fail(COLI_E_UNSUPPORTED,
-                          "%s: made for the engine \"%s\", which this version lacks", dir,
-                          coli__container_engine(m->container));
-    COLI_TRY(open_store(m, o));
-    COLI_TRY(open_devices(m, o));
+    coli__place_list list;
+    COLI_TRY(coli__place_parse(o->place, &list));
+    COLI_TRY(open_container(m, dir, o));
+    COLI_TRY(open_devices(m, o, &list));
     COLI_TRY(m->engine->open(coli__container_config(m->container), m->container, m->kernels,
-                             m->tier, m->store, &m->weights));
+                             m->tier, &m->weights));
     m->engine->shape(m->weights, &m->shape);
+    COLI_TRY(open_store(m, o));
     COLI_TRY(describe(m, dir));
     COLI_TRY(coli__companions_read(dir, coli__container_config(m->container), m->shape.n_vocab,
                                    &m->beside));
-    COLI_TRY(fill_devices(m, o));
-    return coli__pool_create(o->n_threads, &m->pool);
+    COLI_TRY(coli__pool_create(o->n_threads, &m->pool));
+    COLI_TRY(fill(m, o, &list));
+    COLI_TRY(bring_trunk(m, o));
+    return coli__container_check_whole(m->container);
 }
 
 coli_status coli_model_open(const char *dir, const coli_model_opts *opts, coli_model **out)

@@ -6,6 +6,8 @@
 
 #include "../../../engines/engine.h"
 #include "../model/container.h"
+#include "../moe/budget.h"
+#include "../moe/router.h"
 #include "../moe/store.h"
 #include "../moe/tier.h"
 #include "companions.h"
@@ -16,11 +18,13 @@ struct coli_model {
     const coli__engine *engine;
     void *weights; // the engine's
     const coli__kernels *kernels;
-    coli__devices *devices; // NULL: none
-    coli__tier *tier;       // on them
-    coli__store *store;     // NULL: all experts are mapped
-    char *heat_path;        // to be written at close; NULL: not
-    uint64_t heat_tokens;   // that the file had when it was read
+    coli__devices *devices;  // NULL: none
+    coli__tier *tier;        // on them
+    coli__store *store;      // NULL: all experts are mapped
+    coli__ram_budget ram;    // how that was decided
+    uint64_t resident_bytes; // trunk and one sequence
+    char *heat_path;         // to be written at close; NULL: not
+    uint64_t heat_tokens;    // that the file had when it was read
     coli__shape shape;
     coli__companions beside;
     uint64_t n_param, n_param_active;
@@ -32,8 +36,25 @@ struct coli_model {
     /* guarded by mu: one forward pass at a time */
     pthread_mutex_t mu;
     coli__pool *pool;
+    coli__route_totals route; // of all its sessions
 };
 
+/* What a session asked for; E_INVALID. */
+coli_status coli__router_create(coli_model *m, const coli_route_opts *opts, coli__router **out);
+
 bool coli__model_is_stop(const coli_model *m, int32_t id);
+
+/* Open as much of a zeroed model as says what it is and what would be where: container, engine, shape and
+ * sizes; devices that hold nothing, but with the memory reserved that the trunk would take if they were
+ * faster than the processor.  No threads, tokenizer or store.  coli_model_close it, also after a
+ * failure. */
+coli_status coli__model_look(coli_model *m, const char *dir, const coli_model_opts *o);
+/* How many experts of each layer memory holds, beside the trunk and one session like this: fills ram and
+ * resident_bytes, the numbers that zeros in `session` stand for, and what it takes.  The model is looked
+ * at as far as coli__model_look opens it, without devices. */
+coli_status coli__model_plan_memory(coli_model *m, const coli_model_opts *o,
+                                    coli_session_opts *session, coli__state_bytes *state);
+/* Everything but the routed experts: in memory whatever happens. */
+uint64_t coli__model_trunk_bytes(const coli__container *container);
 
 #endif

@@ -10,7 +10,10 @@
  *
  *     feed       writes ids[p..), p advances, v = p        (other tokens replace what stood there)
  *     restore    p = the snapshot's, v stays
- *     reset      p = 0, v = 0 */
+ *     reset      p = 0, v = 0
+ *
+ * Turns.  Cache-aware routing looks where the experts are when a turn begins and goes by that until the
+ * next, so that neither the cut into chunks nor the speed of a copy decides what is computed. */
 #include "session.h"
 
 #include <string.h>
@@ -19,7 +22,7 @@
 
 struct coli_snapshot {
     char identity[33]; // of the model's weights
-    uint32_t pos;
+    uint32_t kv, pos;
     bool has_logits;
     int32_t *ids;    // (pos)
     float *logits;   // (n_vocab)
@@ -33,6 +36,8 @@ static coli_status check_opts(const coli_model *m, const coli_session_opts *o, u
                               uint32_t *n_chunk)
 {
     const uint32_t most = m->shape.n_ctx_max;
+    if (o->kv > COLI_KV_F32)
+        return coli__fail(COLI_E_INVALID, "coli_session_opts: kv is %u; expected a coli_kv", o->kv);
     *n_ctx = o->n_ctx ? o->n_ctx : most < DEFAULT_CTX ? most : DEFAULT_CTX;
     if (*n_ctx > most)
         return coli__fail(COLI_E_INVALID,
@@ -50,12 +55,18 @@ coli_status coli__session_bytes(const coli_model *m, coli_session_opts *opts, ui
                                 coli__state_bytes *out)
 {
     COLI_TRY(check_opts(m, opts, &opts->n_ctx, &opts->n_chunk));
-    m->engine->state_bytes(m->weights, opts->n_ctx, opts->n_chunk, n_worker, out);
+    const coli__state_opts state = {.n_ctx = opts->n_ctx,
+                                    .max_chunk = opts->n_chunk,
+                                    .n_worker = n_worker,
+                                    .kv_f16 = opts->kv == COLI_KV_F16};
+    m->engine->state_bytes(m->weights, &state, out);
     const coli_session *s = NULL; // for the sizes of its numbers
     out->scratch +=
         opts->n_ctx * (uint64_t)sizeof *s->ids +
         m->shape.n_vocab * (uint64_t)(sizeof *s->logits + sizeof *s->seen + sizeof *s->made) +
         coli__sample_scratch_bytes(m->shape.n_vocab);
+    if (opts->route)
+        out->scratch += (uint64_t)m->shape.n_layer * m->shape.n_expert; // where experts are
     return COLI_OK;
 }
 
@@ -81,6 +92,11 @@ static coli_status grow_piece(coli_session *s)
     return status;
 }
 
+void coli__session_turn(coli_session *s)
+{
+    if (s->router) s->router->turn_begins = true;
+}
+
 static void finish_route(coli_session *s)
 {
     coli__free(s->route.expert_ids);
@@ -94,8 +110,11 @@ static void finish_route(coli_session *s)
 static coli_status allocate(coli_session *s)
 {
     const coli_model *m = s->m;
-    COLI_TRY(m->engine->state_create(m->weights, s->n_ctx, s->n_chunk, coli__pool_n_worker(m->pool),
-                                     &s->state));
+    const coli__state_opts state = {.n_ctx = s->n_ctx,
+                                    .max_chunk = s->n_chunk,
+                                    .n_worker = coli__pool_n_worker(m->pool),
+                                    .kv_f16 = s->kv == COLI_KV_F16};
+    COLI_TRY(m->engine->state_create(m->weights, &state, m->store, &s->state));
     s->ids = coli__calloc(s->n_ctx, sizeof *s->ids);
     s->logits = coli__alloc64((size_t)m->shape.n_vocab * sizeof(float));
     s->seen = coli__calloc(m->shape.n_vocab, sizeof *s->seen);
@@ -116,12 +135,15 @@ coli_status coli_session_create(coli_model *model, const coli_session_opts *opts
     coli_session *s = coli__calloc(1, sizeof *s);
     if (!s) return COLI_E_NOMEM;
     s->m = model;
+    s->kv = o.kv;
     coli_status status = check_opts(model, &o, &s->n_ctx, &s->n_chunk);
     if (status == COLI_OK) status = allocate(s);
+    if (status == COLI_OK && o.route) status = coli__router_create(model, o.route, &s->router);
     if (status != COLI_OK) {
         coli_session_destroy(s);
         return status;
     }
+    coli__session_turn(s);
     coli_session_seed(s, 0);
     *out = s;
     return COLI_OK;
@@ -138,6 +160,7 @@ void coli_session_destroy(coli_session *s)
     coli__free(s->made);
     coli__free_aligned(s->sample_scratch);
     coli__buf_finish(&s->piece);
+    coli__router_destroy(s->router);
     coli__free(s);
 }
 
@@ -148,6 +171,7 @@ void coli_session_reset(coli_session *s)
     s->pos = s->n_valid = 0;
     s->has_logits = false;
     memset(s->seen, 0, s->m->shape.n_vocab * sizeof *s->seen);
+    coli__session_turn(s);
     coli_session_seed(s, 0);
 }
 
@@ -233,33 +257,38 @@ static void tell_route(const coli_session *s, const coli__probe *p, uint32_t pos
 static coli_status forward(coli_session *s, const coli__forward_args *asked, chunk_kind kind)
 {
     coli_model *m = s->m;
-    coli__forward_args with_route = *asked;
-    const coli__forward_args *args = asked;
+    coli__forward_args args = *asked;
     coli__probe probe;
+    args.elapsed = &s->elapsed;
     if (s->on_route) {
         probe = probe_of(s, asked->probe);
-        with_route.probe = &probe;
-        args = &with_route;
+        args.probe = &probe;
     }
     s->has_logits = false;
     pthread_mutex_lock(&m->mu);
+    if (s->router) coli__router_step(s->router, m->container, m->tier, m->store);
     tell_before(m, kind);
     const coli__fp fp = coli__fp_enter();
     coli__pool_phase(m->pool, 0, COLI_PHASE_OTHER);
-    const coli_status status = m->engine->forward(s->state, m->pool, args);
+    coli_status status = m->engine->forward(s->state, m->pool, &args);
+    const coli_status whole = coli__container_check_whole(m->container);
+    if (whole != COLI_OK) status = whole; // whatever else was found
     coli__pool_phase(m->pool, 0, COLI_PHASE_OUTSIDE);
     coli__fp_leave(fp);
-    if (kind.ends) coli__tier_prompt_ends(m->tier);
+    if (kind.ends) {
+        coli__tier_prompt_ends(m->tier);
+        coli__store_prompt_ends(m->store);
+    }
     pthread_mutex_unlock(&m->mu);
     if (status != COLI_OK) {
         coli_session_reset(s);
         return status;
     }
-    memcpy(s->ids + s->pos, args->ids, args->n_tok * sizeof *s->ids);
-    for (uint32_t t = 0; t < args->n_tok; t++) s->seen[args->ids[t]]++;
-    s->pos += args->n_tok;
+    memcpy(s->ids + s->pos, args.ids, args.n_tok * sizeof *s->ids);
+    for (uint32_t t = 0; t < args.n_tok; t++) s->seen[args.ids[t]]++;
+    s->pos += args.n_tok;
     s->n_valid = s->pos;
-    if (s->on_route) tell_route(s, args->probe, s->pos - args->n_tok, args->n_tok);
+    if (s->on_route) tell_route(s, args.probe, s->pos - args.n_tok, args.n_tok);
     return COLI_OK;
 }
 
@@ -271,8 +300,11 @@ coli_status coli__session_feed(coli_session *s, const int32_t *ids, size_t n_ids
         const size_t left = n_ids - done;
         const uint32_t n = left < s->n_chunk ? (uint32_t)left : s->n_chunk;
         const bool last = n == left;
-        const coli__forward_args args = {
-            .ids = ids + done, .n_tok = n, .logits_from = last ? n - 1 : n, .logits = s->logits};
+        const coli__forward_args args = {.ids = ids + done,
+                                         .n_tok = n,
+                                         .logits_from = last ? n - 1 : n,
+                                         .logits = s->logits,
+                                         .router = s->router};
         const bool is_prompt = n_ids > 1;
         const chunk_kind kind = {is_prompt, is_prompt && done == 0, is_prompt && last};
         COLI_TRY(forward(s, &args, kind));
@@ -286,6 +318,7 @@ coli_status coli_session_feed(coli_session *s, const int32_t *ids, size_t n_ids)
 {
     if (!s) return coli__fail(COLI_E_INVALID, "coli_session_feed: session is NULL");
     atomic_store(&s->cancel, false);
+    if (n_ids > 1) coli__session_turn(s);
     return coli__session_feed(s, ids, n_ids);
 }
 
@@ -332,8 +365,11 @@ static coli_status eval_chunks(coli_session *s, const int32_t *ids, size_t n_ids
         if (atomic_load(&s->cancel)) return coli__fail(COLI_E_CANCELLED, "cancelled");
         const size_t left = n_ids - done;
         const uint32_t n = left < b->max_row ? (uint32_t)left : b->max_row, pos = s->pos;
-        const coli__forward_args args = {
-            .ids = ids + done, .n_tok = n, .logits = b->logits, .probe = &probe};
+        const coli__forward_args args = {.ids = ids + done,
+                                         .n_tok = n,
+                                         .logits = b->logits,
+                                         .probe = &probe,
+                                         .router = s->router};
         const chunk_kind kind = {true, done == 0, n == left};
         COLI_TRY(forward(s, &args, kind));
         memcpy(s->logits, b->logits + (n - 1) * n_vocab, n_vocab * sizeof(float));
@@ -351,6 +387,7 @@ coli_status coli_session_eval(coli_session *s, const int32_t *ids, size_t n_ids,
     if (!s || !on_rows) return coli__fail(COLI_E_INVALID, "coli_session_eval: an argument is NULL");
     COLI_TRY(check_ids(s, ids, n_ids));
     atomic_store(&s->cancel, false);
+    coli__session_turn(s);
     const coli__shape *shape = &s->m->shape;
     const size_t row_bytes = (size_t)shape->n_vocab * sizeof(float);
     const size_t fit = EVAL_LOGIT_BYTES / row_bytes;
@@ -391,6 +428,7 @@ coli_status coli_session_snapshot(const coli_session *s, coli_snapshot **out)
     coli_snapshot *snap = coli__calloc(1, sizeof *snap);
     if (!snap) return COLI_E_NOMEM;
     memcpy(snap->identity, coli__container_identity(s->m->container), sizeof snap->identity);
+    snap->kv = s->kv;
     snap->pos = s->pos;
     snap->has_logits = s->has_logits;
     snap->ids = coli__calloc(s->pos, sizeof *snap->ids);
@@ -407,11 +445,20 @@ coli_status coli_session_snapshot(const coli_session *s, coli_snapshot **out)
     return COLI_OK;
 }
 
+static const char *kv_name(uint32_t kv)
+{
+    return kv == COLI_KV_F16 ? "f16" : "f32";
+}
+
 coli_status coli_session_restore(coli_session *s, const coli_snapshot *snap)
 {
     if (!s || !snap) return coli__fail(COLI_E_INVALID, "coli_session_restore: an argument is NULL");
     if (strcmp(snap->identity, coli__container_identity(s->m->container)) != 0)
         return coli__fail(COLI_E_INVALID, "the snapshot is another model's");
+    if (snap->kv != s->kv)
+        return coli__fail(COLI_E_INVALID,
+                          "the snapshot has keys and values in %s, the session in %s",
+                          kv_name(snap->kv), kv_name(s->kv));
     if (coli__session_common(s, snap->ids, snap->pos) < snap->pos)
         return coli__fail(COLI_E_INVALID, "the session no longer holds the snapshot's %u tokens",
                           snap->pos);

@@ -8,9 +8,11 @@
 #include "model.h"
 
 struct coli_session {
-    coli_model *m; // immutable
-    void *state;   // the engine's
+    coli_model *m;        // immutable
+    void *state;          // the engine's
+    coli__router *router; // NULL: plain routing
     uint32_t n_ctx, n_chunk;
+    uint32_t kv; // coli_kv
 
     int32_t *ids;     // (n_ctx) the tokens whose keys and values the state holds
     uint32_t pos;     // tokens fed: the sequence is ids[0..pos)
@@ -25,6 +27,8 @@ struct coli_session {
     void *on_route_user;
     coli__probe route; // buffers for n_chunk rows
 
+    coli__elapsed elapsed; // of all feeding since the session was made
+
     /* generation */
     coli__rng rng;
     void *sample_scratch;
@@ -35,13 +39,16 @@ struct coli_session {
     atomic_bool cancel; // any thread
 };
 
+/* A turn begins: where routing depends on where the experts are, the next chunk looks again. */
+void coli__session_turn(coli_session *s);
+
 /* Memory that coli_session_create takes for these options on this model with so many compute threads,
  * to within a few KiB; of the model only engine, weights and shape are looked at.  E_INVALID for
  * options that create refuses.  The numbers that zeros in the options stand for are filled in. */
 coli_status coli__session_bytes(const coli_model *m, coli_session_opts *opts, uint32_t n_worker,
                                 coli__state_bytes *out);
 
-/* coli_session_feed without lowering the cancel flag first. */
+/* coli_session_feed without lowering the cancel flag first, and as a part of the present turn. */
 coli_status coli__session_feed(coli_session *s, const int32_t *ids, size_t n_ids);
 
 /* How many of these ids, from the start, the session holds keys and values of. */

@@ -1,0 +1,223 @@
+/* plan_api_test.c - coli_plan: the sum of its parts, what it says when memory is short, and that opening
+ * the model does what was said. */
+#include "backends.h"
+
+#include "libcoli/src/moe/store.h"
+
+static const char *const demo = TEST_MODELS "/hummingbird";
+
+static coli_plan_result planned(const coli_model_opts *o, const coli_session_opts *s)
+{
+    coli_plan_result p = {.struct_size = sizeof p};
+    T_OK(coli_plan(demo, o, s, &p));
+    T_EQ(p.n_in_vram + p.n_in_ram + p.n_on_disk, (uint64_t)p.n_layer * p.n_expert);
+    T_EQ(p.resident_bytes, p.trunk_bytes + p.kv_bytes + p.state_bytes + p.scratch_bytes);
+    T_GE(p.needed_bytes, p.resident_bytes + (p.n_in_ram + p.n_on_disk) * p.expert_bytes);
+    T_EQ(p.n_on_disk > 0, p.fit != COLI_FIT_ALL);
+    return p;
+}
+
+static coli_model_opts without_devices(uint64_t ram_bytes)
+{
+    return (coli_model_opts){.struct_size = sizeof(coli_model_opts),
+                             .n_threads = 2,
+                             .backend = "none",
+                             .ram_bytes = ram_bytes};
+}
+
+T_TEST(sizes_are_those_of_the_model)
+{
+    T_BEGIN;
+    const coli_model_opts o = without_devices(0);
+    const coli_plan_result p = planned(&o, NULL);
+    coli_model *m = world_open(demo, 2, NULL);
+    coli_model_info info = {.struct_size = sizeof info};
+    T_OK(coli_model_get_info(m, &info));
+    coli_model_close(m);
+    T_EQ(p.n_layer, 8);
+    T_EQ(p.n_expert, info.n_expert);
+    T_EQ(p.n_expert_used, info.n_expert_used);
+    T_EQ(p.expert_bytes, info.expert_bytes);
+    T_EQ(p.n_ctx, info.n_ctx_max);
+    T_EQ(p.n_chunk, 512);
+    T_EQ(p.n_threads, 2);
+    T_EQ(p.token_vram_bytes + p.token_disk_bytes, 0);
+    T_EQ(p.token_ram_bytes,
+         info.token_expert_bytes + info.token_trunk_bytes + info.token_head_bytes);
+    T_LE(p.trunk_bytes + 512 * p.expert_bytes, info.weight_bytes);
+    T_EQ(p.fit, COLI_FIT_ALL);
+    T_EQ(p.n_device, 0);
+    T_TRUE(!p.vram_is_assumed);
+}
+
+T_TEST(a_session_is_counted_as_asked_for)
+{
+    T_BEGIN;
+    const coli_model_opts o = without_devices(0);
+    const coli_session_opts half = {.struct_size = sizeof half, .n_ctx = 2048, .n_chunk = 64};
+    const coli_plan_result all = planned(&o, NULL), less = planned(&o, &half);
+    T_EQ(2 * less.kv_bytes, all.kv_bytes);
+    T_EQ(less.state_bytes, all.state_bytes);
+    T_TRUE(less.scratch_bytes < all.scratch_bytes / 2);
+    const coli_session_opts more = {.struct_size = sizeof more, .n_ctx = 5000};
+    coli_plan_result p = {.struct_size = sizeof p, .n_ctx = 7};
+    T_FAILS(coli_plan(demo, &o, &more, &p), COLI_E_INVALID, "at most 4096");
+    T_EQ(p.n_ctx, 0);
+}
+
+/* From nothing to more than all of it: what is in memory grows, and what is missing is named. */
+T_TEST(little_memory)
+{
+    T_BEGIN;
+    const coli_model_opts enough = without_devices(0);
+    const coli_plan_result all = planned(&enough, NULL);
+    coli__container *container;
+    T_OK(coli__container_open(demo, &container));
+    const uint64_t per_expert = coli__store_slot_bytes(container); // one more in each layer
+    coli__container_close(container);
+    uint64_t before = 0;
+    for (uint32_t cap = 0; cap <= 66; cap++) {
+        const coli_model_opts o = without_devices(all.resident_bytes + cap * per_expert + 1);
+        const coli_plan_result p = planned(&o, NULL);
+        const uint64_t missing = p.needed_bytes - o.ram_bytes, token = p.kv_bytes / p.n_ctx;
+        const uint32_t n = cap < 1 ? 1 : cap > 64 ? 64 : cap;
+        T_EQ(p.ram_experts, n);
+        T_EQ(p.n_in_ram, 8 * n);
+        T_EQ(p.fit, cap < 1 ? COLI_FIT_NOT : cap < 64 ? COLI_FIT_READS : COLI_FIT_ALL);
+        T_EQ(p.token_disk_bytes + p.token_ram_bytes, all.token_ram_bytes);
+        T_TRUE(cap == 0 || p.token_ram_bytes >= before);
+        before = p.token_ram_bytes;
+        // what is said to be needed is enough, and a byte less is not
+        T_EQ(p.needed_bytes, all.needed_bytes);
+        const coli_model_opts just = without_devices(p.needed_bytes),
+                              less = without_devices(p.needed_bytes - 1);
+        T_EQ(planned(&just, NULL).fit, COLI_FIT_ALL);
+        T_EQ(planned(&less, NULL).fit, COLI_FIT_READS);
+        if (p.fit == COLI_FIT_ALL) {
+            T_EQ(p.n_ctx_all, 0);
+            continue;
+        }
+        if (missing + 256 * token > p.kv_bytes) {
+            T_EQ(p.n_ctx_all, 0);
+            continue;
+        }
+        // a shorter context makes room for the others, and is believed when it is asked for
+        T_TRUE(p.n_ctx_all > 0 && p.n_ctx_all < 4096 && p.n_ctx_all % 256 == 0);
+        const coli_session_opts shorter = {.struct_size = sizeof shorter, .n_ctx = p.n_ctx_all};
+        T_EQ(planned(&o, &shorter).fit, COLI_FIT_ALL);
+    }
+}
+
+T_TEST(a_device_that_is_not_there)
+{
+    T_BEGIN;
+    coli_model_opts o = without_devices(0);
+    o.vram_unit = COLI_VRAM_BYTES;
+    o.vram = 3000000;
+    coli_plan_result p = planned(&o, NULL);
+    T_TRUE(p.vram_is_assumed);
+    T_EQ(p.n_in_vram, 3000000 / p.expert_bytes);
+    o.vram_unit = COLI_VRAM_PERCENT;
+    o.vram = 25;
+    p = planned(&o, NULL);
+    T_EQ(p.n_in_vram, 128);
+    T_EQ(p.vram_bytes, 128 * p.expert_bytes);
+    // what it holds needs no memory: half as much is enough when half of the experts are there
+    o.vram = 50;
+    coli__container *container;
+    T_OK(coli__container_open(demo, &container));
+    o.ram_bytes = p.resident_bytes + 32 * coli__store_slot_bytes(container);
+    coli__container_close(container);
+    T_EQ(planned(&o, NULL).fit, COLI_FIT_ALL);
+    o.vram = 49;
+    T_EQ(planned(&o, NULL).fit, COLI_FIT_READS);
+}
+
+/* What was planned for devices is what opening does. */
+T_TEST(devices_hold_what_was_said)
+{
+    T_BEGIN;
+    static const struct {
+        const char *options;
+        uint32_t unit;
+        double vram;
+        const char *place;
+    } cases[] = {{"", COLI_VRAM_PERCENT, 100, "off"},
+                 {"", COLI_VRAM_PERCENT, 37.5, "off"},
+                 {"", COLI_VRAM_BYTES, 5000000, "off"},
+                 {"", COLI_VRAM_BYTES, 5000000, NULL},
+                 {"", COLI_VRAM_BYTES, 5000000, "all"},
+                 {"devices=3", COLI_VRAM_BYTES, 5000000, NULL},
+                 {"devices=2", COLI_VRAM_BYTES, 5000000, "lmhead=1;experts=0"},
+                 {"devices=2 page=4KiB", COLI_VRAM_PERCENT, 33, "off"},
+                 {"vram=3MiB", COLI_VRAM_PERCENT, 100, "off"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        coli_model_opts o = backend_opts(cases[i].vram, false, cases[i].options);
+        o.vram_unit = cases[i].unit;
+        o.place = cases[i].place;
+        o.no_trunk_probe = true;
+        const coli_plan_result p = planned(&o, NULL);
+        coli_model *m;
+        T_OK(coli_model_open(demo, &o, &m));
+        const coli_backend_stats s = backend_stats(m);
+        coli_model_close(m);
+        T_EQ(p.n_device, s.n_device);
+        T_EQ(p.n_in_vram, s.n_expert);
+        T_EQ(p.vram_trunk_bytes + p.n_in_vram * p.slot_bytes, s.vram_bytes);
+        T_EQ(p.vram_trunk_bytes > 0, s.n_matrix > 0);
+        T_TRUE(p.n_in_vram > 0 && !p.vram_is_assumed);
+    }
+}
+
+/* And what was planned for memory, with the default session and with another. */
+T_TEST(memory_holds_what_was_said)
+{
+    T_BEGIN;
+    const coli_model_opts enough = without_devices(0);
+    const coli_plan_result all = planned(&enough, NULL);
+    for (uint32_t i = 0; i < 40; i++) {
+        coli_model_opts o = without_devices(all.trunk_bytes + i * 1000003);
+        const coli_session_opts s = {.struct_size = sizeof s, .n_ctx = i % 2 ? 1024 : 0};
+        o.n_ctx = s.n_ctx;
+        if (i % 10 == 9) o.ram_experts = i;
+        const coli_plan_result p = planned(&o, &s);
+        coli_model *m;
+        T_OK(coli_model_open(demo, &o, &m));
+        coli_store_stats stats = {.struct_size = sizeof stats};
+        T_OK(coli_model_get_store_stats(m, &stats));
+        coli_model_close(m);
+        T_EQ(stats.is_limited, p.n_on_disk > 0);
+        if (stats.is_limited) T_EQ(stats.n_slot, p.ram_experts);
+    }
+}
+
+T_TEST(refusals)
+{
+    T_BEGIN;
+    coli_plan_result p = {.struct_size = sizeof p};
+    coli_model_opts o = without_devices(0);
+    T_FAILS(coli_plan(NULL, &o, NULL, &p), COLI_E_INVALID, "NULL");
+    T_FAILS(coli_plan("/nonexistent", &o, NULL, &p), COLI_E_NOTFOUND, "/nonexistent");
+    o.backend = "nosuch";
+    T_FAILS(coli_plan(demo, &o, NULL, &p), COLI_E_UNSUPPORTED, "nosuch");
+    o = without_devices(0);
+    o.ram_experts = 65;
+    T_FAILS(coli_plan(demo, &o, NULL, &p), COLI_E_INVALID, "65 experts");
+    p.struct_size = 2;
+    T_FAILS(coli_plan(demo, NULL, NULL, &p), COLI_E_INVALID, "struct_size");
+}
+
+int main(int argc, char **argv)
+{
+    if (!backend_from(argc, argv)) return 2;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sizes_are_those_of_the_model),
+        cmocka_unit_test(a_session_is_counted_as_asked_for),
+        cmocka_unit_test(little_memory),
+        cmocka_unit_test(a_device_that_is_not_there),
+        cmocka_unit_test(devices_hold_what_was_said),
+        cmocka_unit_test(memory_holds_what_was_said),
+        cmocka_unit_test(refusals),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
