@@ -169,6 +169,53 @@ T_TEST(slots_that_are_lost)
     free(dir);
 }
 
+/* The input of layer 5's experts and the routed ones are so large that what is inside these leaves its
+ * range, and the shared expert's does not. */
+static bool poison(void *ctx, coli__st_out *tensor)
+{
+    uint16_t **copies = ctx; // of bf16
+    const bool norm = strcmp(tensor->name, "model.layers.5.post_attention_layernorm.weight") == 0;
+    if (!norm && strcmp(tensor->name, "model.layers.5.mlp.experts.gate_up_proj") != 0) return true;
+    T_EQ(tensor->dtype, COLI_DT_BF16);
+    size_t n = 1;
+    for (uint32_t i = 0; i < tensor->rank; i++) n *= (size_t)tensor->shape[i];
+    uint16_t *copy = copies[norm] = malloc(n * sizeof *copy);
+    for (size_t i = 0; i < n; i++) // 100; 1e5, and of two rows of gate one is positive
+        copy[i] = norm ? 0x42C8 : i / tensor->shape[tensor->rank - 1] % 2 ? 0x47C3 : 0xC7C3;
+    tensor->data = (const uint8_t *)copy;
+    return true;
+}
+
+/* A row that leaves its range in an expert that passes through a device is told of as on the processor. */
+T_TEST(rows_out_of_range)
+{
+    T_BEGIN;
+    char path[256];
+    uint16_t *copies[2] = {NULL};
+    snprintf(path, sizeof path, "%s/poisoned", world_scratch());
+    world_checkpoint(TEST_FIXTURES "/qwen36-tiny-a", path, "", poison, copies);
+    T_TRUE(copies[0] && copies[1]);
+    free(copies[0]);
+    free(copies[1]);
+    char *dir = world_container(path, "poisoned", "int8-g32-f32", "int8");
+    static const int32_t ids[] = {5, 6, 7, 8};
+    for (uint32_t rows = 0; rows <= 1; rows++)
+        for (double percent = 0; percent <= 100; percent += 50) {
+            coli_model_opts opts = backend_opts(percent, false, NULL);
+            opts.stream_rows = rows;
+            coli_model *m;
+            T_OK(coli_model_open(dir, &opts, &m));
+            coli_session *s = world_session(m, 64, 64);
+            T_FAILS(coli_session_feed(s, ids, 4), COLI_E_NUMERIC, "layer 5: position 0");
+            const coli_backend_stats stats = backend_stats(m);
+            if (rows) T_EQ(stats.n_row_host, 0); // so it was a device that found out
+            T_EQ(stats.n_row_again, 0);
+            coli_session_destroy(s);
+            coli_model_close(m);
+        }
+    free(dir);
+}
+
 /* Nothing is allocated once a session is there. */
 T_TEST(no_allocation)
 {
@@ -195,9 +242,11 @@ int main(int argc, char **argv)
 {
     if (!backend_from(argc, argv)) return 2;
     if (!backend_is_there()) return SKIPPED;
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(demo_model), cmocka_unit_test(other_formats),
-        cmocka_unit_test(auto_streams_what_pays), cmocka_unit_test(slots_that_are_lost),
-        cmocka_unit_test(no_allocation)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(demo_model),
+                                       cmocka_unit_test(other_formats),
+                                       cmocka_unit_test(auto_streams_what_pays),
+                                       cmocka_unit_test(slots_that_are_lost),
+                                       cmocka_unit_test(rows_out_of_range),
+                                       cmocka_unit_test(no_allocation)};
     return cmocka_run_group_tests(tests, NULL, world_teardown);
 }
