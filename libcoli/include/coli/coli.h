@@ -120,7 +120,12 @@ typedef struct coli_model_opts {
     bool no_trunk_probe; /* auto: do not try whether a device is faster than the processor */
     uint32_t n_ctx;      /* of the session that will be made, as in coli_session_opts: memory is kept for
                             it; 0: the default */
+    /* While several rows are computed at once, experts that no device holds pass through two spare slots
+     * of each device, if at least so many of the rows use them; 0: none do; COLI_STREAM_AUTO: those of
+     * which it is known to save time. */
+    uint32_t stream_rows;
 } coli_model_opts;
+#define COLI_STREAM_AUTO UINT32_MAX
 
 /* Open a container directory (docs/formats/container.md).  The weights are mapped, not read, but for
  * experts for which there is not enough memory.
@@ -198,6 +203,8 @@ typedef struct coli_backend_stats {
     double upload_ms, to_device_ms, kernel_ms, to_host_ms;
     uint64_t n_matrix_off; /* of n_matrix: a device failed to compute with them, so it is not asked again */
     double clock_ms; /* simulated devices: what time it is on the latest clock (docs/backends/fake.md) */
+    uint64_t n_streamed, n_row_streamed; /* experts that passed through a spare slot; pairs of n_row_device
+                                            that they computed */
 } coli_backend_stats;
 /* Waits for the chunk that a session is computing. */
 COLI_API coli_status coli_model_get_backend_stats(const coli_model *model, coli_backend_stats *out);

@@ -227,7 +227,8 @@ static coli_status open_devices(coli_model *m, const coli_model_opts *o, coli__p
                                   .layer_split = o->layer_split,
                                   .devices = usable,
                                   .replan_with = o->replan_with,
-                                  .replan_cap = replan_cap(o)};
+                                  .replan_cap = replan_cap(o),
+                                  .stream_rows = o->stream_rows};
     return coli__tier_create(m->devices, m->container, &opts, &m->tier);
 }
 

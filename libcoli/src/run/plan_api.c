@@ -33,7 +33,8 @@ static void plan_devices(const coli_model *m, const coli_model_opts *o, coli_pla
     for (uint32_t i = 0; i < r->n_device; i++) {
         r->n_in_vram += n[i];
         r->vram_bytes = plus(r->vram_bytes, coli__devices_room(m->devices, i));
-        r->vram_trunk_bytes += coli__devices_used(m->devices, i);
+        r->vram_trunk_bytes +=
+            coli__devices_used(m->devices, i) - coli__tier_spare_bytes(m->tier, i);
     }
     if (o->vram_unit == COLI_VRAM_PERCENT) r->vram_bytes = r->n_in_vram * r->slot_bytes;
 }
