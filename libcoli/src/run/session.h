@@ -48,8 +48,15 @@ void coli__session_turn(coli_session *s);
 coli_status coli__session_bytes(const coli_model *m, coli_session_opts *opts, uint32_t n_worker,
                                 coli__state_bytes *out);
 
+/* What tokens are to those before and behind them.  A prompt may be fed in several parts: whoever plans by
+ * it wants it from its first token to its last. */
+typedef struct coli__part {
+    bool of_prompt; // else a token to be decoded
+    bool begins, ends;
+} coli__part;
+
 /* coli_session_feed without lowering the cancel flag first, and as a part of the present turn. */
-coli_status coli__session_feed(coli_session *s, const int32_t *ids, size_t n_ids);
+coli_status coli__session_feed(coli_session *s, const int32_t *ids, size_t n_ids, coli__part part);
 
 /* How many of these ids, from the start, the session holds keys and values of. */
 uint32_t coli__session_common(const coli_session *s, const int32_t *ids, size_t n_ids);
