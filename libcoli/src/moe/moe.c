@@ -566,7 +566,7 @@ static uint32_t take_back(coli__moe *m, const coli_bk_result **results, uint32_t
             m->held[n_held++] = r;
             continue;
         }
-        for (uint32_t p = r.first; p < r.first + r.n; p++) m->pair_source[p].device = HOST;
+        for (uint32_t p = r.first; p < r.first + r.n; p++) m->pair_source[p] = (source){HOST, 0};
         m->runs[m->n_run++] = r;
         n_run++;
         n_pair += r.n;
