@@ -52,13 +52,14 @@ static coli_status check_opts(const coli_model *m, const coli_session_opts *o, u
 }
 
 coli_status coli__session_bytes(const coli_model *m, coli_session_opts *opts, uint32_t n_worker,
-                                coli__state_bytes *out)
+                                bool with_store, coli__state_bytes *out)
 {
     COLI_TRY(check_opts(m, opts, &opts->n_ctx, &opts->n_chunk));
     const coli__state_opts state = {.n_ctx = opts->n_ctx,
                                     .max_chunk = opts->n_chunk,
                                     .n_worker = n_worker,
-                                    .kv_f16 = opts->kv == COLI_KV_F16};
+                                    .kv_f16 = opts->kv == COLI_KV_F16,
+                                    .with_store = with_store};
     m->engine->state_bytes(m->weights, &state, out);
     const coli_session *s = NULL; // for the sizes of its numbers
     out->scratch +=

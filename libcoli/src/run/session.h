@@ -43,10 +43,11 @@ struct coli_session {
 void coli__session_turn(coli_session *s);
 
 /* Memory that coli_session_create takes for these options on this model with so many compute threads,
- * to within a few KiB; of the model only engine, weights and shape are looked at.  E_INVALID for
- * options that create refuses.  The numbers that zeros in the options stand for are filled in. */
+ * with a store or without, to within a few KiB; of the model only engine, weights and shape are looked
+ * at.  E_INVALID for options that create refuses.  The numbers that zeros in the options stand for are
+ * filled in. */
 coli_status coli__session_bytes(const coli_model *m, coli_session_opts *opts, uint32_t n_worker,
-                                coli__state_bytes *out);
+                                bool with_store, coli__state_bytes *out);
 
 /* What tokens are to those before and behind them.  A prompt may be fed in several parts: whoever plans by
  * it wants it from its first token to its last. */
