@@ -792,7 +792,8 @@ typedef struct coli_plan_result {
     uint64_t trunk_bytes;  /* weights outside the routed experts */
     uint64_t expert_bytes; /* one routed expert */
     uint64_t kv_bytes, state_bytes, scratch_bytes; /* of one session: keys and values; what does not
-                                grow with the context; the rest */
+                                grow with the context; the rest, with what reading experts takes, read
+                                or not */
     uint64_t resident_bytes;  /* these but the expert: in memory whatever happens */
     uint64_t needed_bytes;    /* with all experts that no device holds */
     uint64_t available_bytes; /* that can be taken now, limits of control groups included; 0: the system
