@@ -414,6 +414,9 @@ coli_status coli_model_open(const char *dir, const coli_model_opts *opts, coli_m
     const coli_status status = open_parts(m, dir, &o);
     coli__fp_leave(fp);
     if (status != COLI_OK) {
+        // nothing was learned, and the counters were halved at the start: the file stays as it is
+        coli__free(m->heat_path);
+        m->heat_path = NULL;
         coli_model_close(m);
         return status;
     }
