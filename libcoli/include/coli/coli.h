@@ -120,6 +120,7 @@ typedef struct coli_model_opts {
     bool no_trunk_probe; /* auto: do not try whether a device is faster than the processor */
     uint32_t n_ctx;      /* of the session that will be made, as in coli_session_opts: memory is kept for
                             it; 0: the default */
+    uint32_t n_chunk, kv; /* of that session, likewise */
 } coli_model_opts;
 
 /* Open a container directory (docs/formats/container.md).  The weights are mapped, not read, but for

@@ -175,7 +175,9 @@ static coli_status open_store(coli_model *m, const coli_model_opts *o)
     if (coli__container_n_expert_layer(m->container) == 0) return COLI_OK;
     // a context that is too long is refused where the session is made
     coli_session_opts session = {.struct_size = sizeof session,
-                                 .n_ctx = o->n_ctx <= m->shape.n_ctx_max ? o->n_ctx : 0};
+                                 .n_ctx = o->n_ctx <= m->shape.n_ctx_max ? o->n_ctx : 0,
+                                 .n_chunk = o->n_chunk,
+                                 .kv = o->kv};
     coli__state_bytes state;
     COLI_TRY(coli__model_plan_memory(m, o, &session, &state));
     if (m->ram.holds_all) return COLI_OK;
