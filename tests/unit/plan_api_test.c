@@ -1,5 +1,7 @@
 /* plan_api_test.c - coli_plan: the sum of its parts, what it says when memory is short, and that opening
  * the model does what was said. */
+#include <math.h>
+
 #include "backends.h"
 
 #include "libcoli/src/moe/store.h"
@@ -254,6 +256,17 @@ T_TEST(refusals)
     o = without_devices(0);
     o.ram_experts = 65;
     T_FAILS(coli_plan(demo, &o, NULL, &p), COLI_E_INVALID, "65 experts");
+    static const struct {
+        uint32_t unit;
+        double vram;
+    } wrong[] = {{COLI_VRAM_BYTES, -1},     {COLI_VRAM_BYTES, NAN},     {COLI_VRAM_BYTES, 1e30},
+                 {COLI_VRAM_PERCENT, -0.5}, {COLI_VRAM_PERCENT, 100.5}, {COLI_VRAM_PERCENT + 1, 0}};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        o = without_devices(0);
+        o.vram_unit = wrong[i].unit;
+        o.vram = wrong[i].vram;
+        T_FAILS(coli_plan(demo, &o, NULL, &p), COLI_E_INVALID, "vram: ");
+    }
     p.struct_size = 2;
     T_FAILS(coli_plan(demo, NULL, NULL, &p), COLI_E_INVALID, "struct_size");
 }
