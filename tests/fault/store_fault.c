@@ -308,6 +308,46 @@ T_TEST(pins_are_learned)
     free(path);
 }
 
+/* The last thing that is said while a model is opened: its file is whole no longer. */
+static void cut_the_model(void *user, const char *line)
+{
+    coli__buf whole = {0};
+    T_TRUE(strncmp(line, "RAM: ", 5) == 0);
+    T_OK(coli__file_read(user, 1 << 28, &whole));
+    T_EQ(truncate(user, (off_t)whole.n_bytes - 1), 0);
+    coli__buf_finish(&whole);
+}
+
+T_TEST(an_open_that_fails_leaves_the_heat_alone)
+{
+    T_BEGIN;
+    char *path = world_path(world_scratch(), "kept.heat"),
+         *dir = world_container(TEST_FIXTURES "/qwen36-tiny-a", "cut", "int4", "int8"),
+         *weights = world_path(dir, "model.coli");
+    coli_model_opts opts = {
+        .struct_size = sizeof opts, .backend = "none", .ram_experts = 6, .heat = path};
+    float got[(N_TOKEN + 1) * N_VOCAB];
+    coli_model *m;
+    T_OK(coli_model_open(dir, &opts, &m));
+    coli_session *s = world_session(m, 64, 8);
+    T_OK(run(s, got));
+    coli_session_destroy(s);
+    coli_model_close(m);
+    coli__buf learned = {0}, left = {0};
+    T_OK(coli__file_read(path, 1 << 20, &learned));
+    opts.note = cut_the_model;
+    opts.user = weights;
+    T_FAILS(coli_model_open(dir, &opts, &m), COLI_E_IO, "became shorter");
+    T_OK(coli__file_read(path, 1 << 20, &left));
+    T_EQ(left.n_bytes, learned.n_bytes);
+    T_MEM(left.data, learned.data, learned.n_bytes);
+    coli__buf_finish(&learned);
+    coli__buf_finish(&left);
+    free(path);
+    free(dir);
+    free(weights);
+}
+
 /* -- a file that becomes shorter --------------------------------------------------------------- */
 
 /* What became of a child.  They are run before cmocka, whose own handlers would stand in the way of what
@@ -466,6 +506,7 @@ int main(void)
         cmocka_unit_test(opening_without_memory_leaves_nothing),
         cmocka_unit_test(two_sessions_at_a_time),
         cmocka_unit_test(pins_are_learned),
+        cmocka_unit_test(an_open_that_fails_leaves_the_heat_alone),
         cmocka_unit_test(a_file_that_becomes_shorter_is_an_error),
         cmocka_unit_test(other_bus_errors_are_the_hosts)};
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -120,6 +120,7 @@ typedef struct coli_model_opts {
     bool no_trunk_probe; /* auto: do not try whether a device is faster than the processor */
     uint32_t n_ctx;      /* of the session that will be made, as in coli_session_opts: memory is kept for
                             it; 0: the default */
+    uint32_t n_chunk, kv; /* of that session, likewise */
     /* While several rows are computed at once, experts that no device holds pass through two spare slots
      * of each device, if at least so many of the rows use them; 0: none do; COLI_STREAM_AUTO: those of
      * which it is known to save time. */
