@@ -7,8 +7,9 @@
  *     room    |....xxxx|xxxxxxxx|xxx.....|          data = room + offset % 4096
  *
  * The last piece of a file ends where the file does: a read that comes back short there is whole if it
- * has the piece.  When the system refuses the first direct read (EINVAL), the file is read as others
- * are from then on. */
+ * has the piece.  A direct read may come back short elsewhere, too: what lacks some of the piece is read
+ * once more as other files are.  When the system refuses the first direct read (EINVAL), all of the file
+ * is from then on. */
 #include "direct.h"
 
 #include <errno.h>
@@ -80,19 +81,13 @@ static ptrdiff_t read_span(int fd, uint8_t *to, uint64_t n, uint64_t offset, boo
         if (got < 0) return -1;
         if (got == 0) break;
         done += (uint64_t)got;
-        if (aligned && done % ALIGN) break; // only the end of a file is not at a multiple
+        if (aligned && done % ALIGN) break; // none goes on there; mostly the file ends, too
     }
     return (ptrdiff_t)done;
 }
 
-/* The same, past the cache if that can be done. */
-static ptrdiff_t read_aligned(coli__direct *f, uint8_t *to, uint64_t n, uint64_t offset)
+static ptrdiff_t read_cached(const coli__direct *f, uint8_t *to, uint64_t n, uint64_t offset)
 {
-    if (atomic_load(&f->is_direct)) {
-        const ptrdiff_t got = read_span(f->fd_direct, to, n, offset, true);
-        if (got >= 0 || errno != EINVAL) return got;
-        atomic_store(&f->is_direct, false);
-    }
     const ptrdiff_t got = read_span(f->fd, to, n, offset, false);
     const int code = errno;
     coli__os_forget(f->fd, offset, n);
@@ -100,12 +95,23 @@ static ptrdiff_t read_aligned(coli__direct *f, uint8_t *to, uint64_t n, uint64_t
     return got;
 }
 
+/* At least the first `least` of n bytes, past the cache if that can be done. */
+static ptrdiff_t read_aligned(coli__direct *f, uint8_t *to, uint64_t n, uint64_t least,
+                              uint64_t offset)
+{
+    if (!atomic_load(&f->is_direct)) return read_cached(f, to, n, offset);
+    const ptrdiff_t got = read_span(f->fd_direct, to, n, offset, true);
+    if (got < 0 && errno == EINVAL) atomic_store(&f->is_direct, false);
+    const bool is_answer = got < 0 ? errno != EINVAL : (uint64_t)got >= least;
+    return is_answer ? got : read_cached(f, to, n, offset);
+}
+
 coli_status coli__direct_read(coli__direct *f, uint64_t offset, uint64_t n_bytes, void *room,
                               const uint8_t **data)
 {
     const uint64_t skip = offset % ALIGN;
     const uint64_t span = (skip + n_bytes + ALIGN - 1) / ALIGN * ALIGN;
-    const ptrdiff_t got = read_aligned(f, room, span, offset - skip);
+    const ptrdiff_t got = read_aligned(f, room, span, skip + n_bytes, offset - skip);
     *data = (const uint8_t *)room + skip;
     if (got < 0)
         return coli__fail(COLI_E_IO, "%s: cannot read %llu bytes at %llu: %s", f->path,
