@@ -11,6 +11,7 @@
 #include "digest.h"
 
 #include "libcoli/src/base/child.h"
+#include "libcoli/src/base/direct.h"
 #include "libcoli/src/moe/store.h"
 
 enum { N_FEED = 20, N_TOKEN = 6, N_VOCAB = 320 };
@@ -231,6 +232,27 @@ T_TEST(each_failure_has_its_own_message)
     T_TRUE(coli__store_ask(m->store, layer, 7));
     wait_for_reads(3);
     coli_model_close(m); // with a failure that nobody has heard of
+}
+
+/* What is read is what is mapped, or nothing. */
+T_TEST(a_file_that_was_replaced_is_not_read)
+{
+    T_BEGIN;
+    char *path = world_path(world_scratch(), "first"),
+         *other = world_path(world_scratch(), "second");
+    T_OK(coli__file_replace(path, "some", 4));
+    T_OK(coli__file_replace(other, "more", 4));
+    coli__map map;
+    coli__direct *file;
+    T_OK(coli__map_open(path, &map));
+    T_OK(coli__direct_open(path, map.id, &file));
+    coli__direct_close(file);
+    T_EQ(rename(other, path), 0);
+    T_FAILS(coli__direct_open(path, map.id, &file), COLI_E_IO, "first: it was replaced");
+    T_TRUE(file == NULL);
+    coli__map_close(&map);
+    free(path);
+    free(other);
 }
 
 /* -- memory and threads ------------------------------------------------------------------------ */
@@ -488,6 +510,7 @@ int main(void)
         cmocka_unit_test_teardown(odd_reads_go_on, restore),
         cmocka_unit_test_teardown(without_direct_reads_the_cache_is_used, restore),
         cmocka_unit_test_teardown(each_failure_has_its_own_message, restore),
+        cmocka_unit_test(a_file_that_was_replaced_is_not_read),
         cmocka_unit_test(nothing_is_allocated_per_token),
         cmocka_unit_test(opening_without_memory_leaves_nothing),
         cmocka_unit_test(two_sessions_at_a_time),

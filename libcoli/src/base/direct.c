@@ -27,7 +27,16 @@ struct coli__direct {
     atomic_bool is_direct;
 };
 
-coli_status coli__direct_open(const char *path, coli__direct **out)
+static coli_status check_id(int fd, const char *path, coli__file_id want)
+{
+    coli__file_id id;
+    if (coli__os_id(fd, &id) != 0) return coli__fail_errno(path, "cannot look at");
+    if (id.volume == want.volume && id.number == want.number) return COLI_OK;
+    return coli__fail(COLI_E_IO, "%s: it was replaced by another file while it was being opened",
+                      path);
+}
+
+coli_status coli__direct_open(const char *path, coli__file_id id, coli__direct **out)
 {
     *out = NULL;
     coli__direct *f = coli__calloc(1, sizeof *f);
@@ -37,13 +46,16 @@ coli_status coli__direct_open(const char *path, coli__direct **out)
     coli_status status = f->path ? COLI_OK : COLI_E_NOMEM;
     if (status == COLI_OK) {
         f->fd = coli__os_open(path);
-        if (f->fd < 0) status = coli__fail_errno(path, "cannot open");
+        status = f->fd < 0 ? coli__fail_errno(path, "cannot open") : check_id(f->fd, path, id);
+    }
+    if (status == COLI_OK) {
+        f->fd_direct = coli__os_open_direct(path);
+        if (f->fd_direct >= 0) status = check_id(f->fd_direct, path, id);
     }
     if (status != COLI_OK) {
         coli__direct_close(f);
         return status;
     }
-    f->fd_direct = coli__os_open_direct(path);
     atomic_init(&f->is_direct, f->fd_direct >= 0);
     *out = f;
     return COLI_OK;
