@@ -11,6 +11,7 @@
 #include "digest.h"
 
 #include "libcoli/src/base/child.h"
+#include "libcoli/src/base/direct.h"
 #include "libcoli/src/moe/store.h"
 
 enum { N_FEED = 20, N_TOKEN = 6, N_VOCAB = 320 };
@@ -22,14 +23,22 @@ static float want[(N_TOKEN + 1) * N_VOCAB];
 /* -- a disk that misbehaves -------------------------------------------------------------------- */
 
 static coli__sys real;
-static atomic_int n_read, fail_at, fail_code; // fail_code 0: the read finds nothing
+enum { CUT = -1, ODD = 1000 };
+static atomic_int n_read, fail_at, fail_code; // fail_code 0: from that read on, nothing is found
 static size_t most_bytes;                     // of one read; 0: any number
 
 static ptrdiff_t bad_pread(int fd, void *bytes, size_t n, uint64_t offset)
 {
-    if (atomic_fetch_add(&n_read, 1) + 1 == atomic_load(&fail_at)) {
-        errno = atomic_load(&fail_code);
-        return errno ? -1 : 0;
+    const int at = atomic_fetch_add(&n_read, 1) + 1, code = atomic_load(&fail_code);
+    const int first = atomic_load(&fail_at);
+    if (code == 0 && first > 0 && at >= first) return 0;
+    if (code == CUT && at >= first) {
+        const ptrdiff_t got = real.pread(fd, bytes, n, offset);
+        return got < ODD ? got : ODD;
+    }
+    if (at == first) {
+        errno = code;
+        return -1;
     }
     return real.pread(fd, bytes, most_bytes && n > most_bytes ? most_bytes : n, offset);
 }
@@ -111,6 +120,8 @@ static void each_read_fails(uint32_t n_slot, int code, const char *text)
             T_TRUE(strstr(coli_error_message(), text) != NULL);
             T_EQ(coli_session_pos(s), 0);
             T_TRUE(coli_session_logits(s) == NULL);
+            T_TRUE(coli__store_is_sound(m->store)); // no read is on its way
+            disk(0, 0, 0);
             T_OK(run(s, got));
         } else if (stats_of(m).n_read_failed > 0) {
             n_unheard++;
@@ -149,6 +160,21 @@ T_TEST(short_and_interrupted_reads_go_on)
     const coli_store_stats stats = stats_of(m);
     T_EQ(stats.n_read_failed, 0);
     T_TRUE(stats.n_read > 0 && (uint64_t)atomic_load(&n_read) > stats.n_read);
+    coli_session_destroy(s);
+    coli_model_close(m);
+}
+
+/* Reads that end where a direct one cannot go on, though the file does. */
+T_TEST(odd_reads_go_on)
+{
+    T_BEGIN;
+    float got[(N_TOKEN + 1) * N_VOCAB];
+    coli_model *m = open_model(model_dir, 2);
+    coli_session *s = world_session(m, 64, 8);
+    disk(5, CUT, 0);
+    T_OK(run(s, got));
+    T_MEM(got, want, sizeof got);
+    T_EQ(stats_of(m).n_read_failed, 0);
     coli_session_destroy(s);
     coli_model_close(m);
 }
@@ -206,6 +232,27 @@ T_TEST(each_failure_has_its_own_message)
     T_TRUE(coli__store_ask(m->store, layer, 7));
     wait_for_reads(3);
     coli_model_close(m); // with a failure that nobody has heard of
+}
+
+/* What is read is what is mapped, or nothing. */
+T_TEST(a_file_that_was_replaced_is_not_read)
+{
+    T_BEGIN;
+    char *path = world_path(world_scratch(), "first"),
+         *other = world_path(world_scratch(), "second");
+    T_OK(coli__file_replace(path, "some", 4));
+    T_OK(coli__file_replace(other, "more", 4));
+    coli__map map;
+    coli__direct *file;
+    T_OK(coli__map_open(path, &map));
+    T_OK(coli__direct_open(path, map.id, &file));
+    coli__direct_close(file);
+    T_EQ(rename(other, path), 0);
+    T_FAILS(coli__direct_open(path, map.id, &file), COLI_E_IO, "first: it was replaced");
+    T_TRUE(file == NULL);
+    coli__map_close(&map);
+    free(path);
+    free(other);
 }
 
 /* -- memory and threads ------------------------------------------------------------------------ */
@@ -500,8 +547,10 @@ int main(void)
         cmocka_unit_test_teardown(each_read_has_an_error, restore),
         cmocka_unit_test_teardown(each_read_finds_the_end_of_the_file, restore),
         cmocka_unit_test_teardown(short_and_interrupted_reads_go_on, restore),
+        cmocka_unit_test_teardown(odd_reads_go_on, restore),
         cmocka_unit_test_teardown(without_direct_reads_the_cache_is_used, restore),
         cmocka_unit_test_teardown(each_failure_has_its_own_message, restore),
+        cmocka_unit_test(a_file_that_was_replaced_is_not_read),
         cmocka_unit_test(nothing_is_allocated_per_token),
         cmocka_unit_test(opening_without_memory_leaves_nothing),
         cmocka_unit_test(two_sessions_at_a_time),

@@ -128,18 +128,26 @@ T_TEST(what_devices_hold_needs_no_ram)
     coli__ram_ask ask = ask_35b();
     ask.ram_bytes = 8000000000; // 70 of each layer
     const coli__ram_budget b = coli__budget_ram(&ask);
-    coli__split s = coli__budget_split(40 * 256, 40, 40 * 186, &b);
+    uint32_t n_vram[40];
+    for (int l = 0; l < 40; l++) n_vram[l] = 186;
+    coli__split s = coli__budget_split(n_vram, 40, 256, &b);
     T_EQ(s.n_vram, 40 * 186);
     T_EQ(s.n_ram, 40 * 70);
     T_EQ(s.n_disk, 0);
-    s = coli__budget_split(40 * 256, 40, 40 * 186 - 1, &b);
+    T_EQ(s.most, 70);
+    n_vram[7]--; // one more is one too many, however much room the other layers have
+    for (int l = 0; l < 7; l++) n_vram[l]++;
+    s = coli__budget_split(n_vram, 40, 256, &b);
+    T_EQ(s.n_vram, 40 * 186 + 6);
     T_EQ(s.n_disk, 1);
-    s = coli__budget_split(40 * 256, 40, 0, &b);
+    T_EQ(s.most, 71);
+    memset(n_vram, 0, sizeof n_vram);
+    s = coli__budget_split(n_vram, 40, 256, &b);
     T_EQ(s.n_ram, 40 * 70);
     T_EQ(s.n_disk, 40 * 186);
-    s = coli__budget_split(40 * 256, 40, 40 * 256 + 5, &b);
-    T_EQ(s.n_vram, 40 * 256);
-    T_EQ(s.n_ram + s.n_disk, 0);
+    for (int l = 0; l < 40; l++) n_vram[l] = 256;
+    s = coli__budget_split(n_vram, 40, 256, &b);
+    T_EQ(s.n_ram + s.n_disk + s.most, 0);
 }
 
 T_TEST(a_shorter_context_makes_room)

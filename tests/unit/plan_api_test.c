@@ -172,6 +172,28 @@ T_TEST(devices_hold_what_was_said)
     }
 }
 
+/* Devices may hold much of some layers and little of others: memory has as much room in each, so what the
+ * latter lack is read. */
+T_TEST(the_fullest_layer_decides)
+{
+    T_BEGIN;
+    coli_model_opts o = backend_opts(5000000, false, "devices=2");
+    o.vram_unit = COLI_VRAM_BYTES;
+    o.layer_split = 2;
+    o.ram_experts = 46;
+    const coli_plan_result p = planned(&o, NULL);
+    T_EQ(p.n_in_vram, 2 * 76); // on the average that leaves 45 of each layer
+    T_EQ(p.n_on_disk, 6 * (64 - 46) - 76);
+    T_EQ(p.fit, COLI_FIT_READS);
+    coli__container *container;
+    T_OK(coli__container_open(demo, &container));
+    const uint64_t per_expert = coli__store_slot_bytes(container);
+    coli__container_close(container);
+    T_EQ(p.needed_bytes, p.resident_bytes + (64 - 76 / 6) * per_expert);
+    o.ram_experts = 64 - 76 / 6;
+    T_EQ(planned(&o, NULL).fit, COLI_FIT_ALL);
+}
+
 static void expect_session(coli_model_opts *o, const coli_session_opts *s)
 {
     o->n_ctx = s->n_ctx;
@@ -284,6 +306,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(little_memory),
         cmocka_unit_test(a_device_that_is_not_there),
         cmocka_unit_test(devices_hold_what_was_said),
+        cmocka_unit_test(the_fullest_layer_decides),
         cmocka_unit_test(memory_holds_what_was_said),
         cmocka_unit_test(a_model_runs_in_what_was_allowed),
         cmocka_unit_test(refusals),

@@ -77,23 +77,34 @@ static void count(coli__device *dev, counter c)
     atomic_fetch_add_explicit(&dev->counts[c], 1, memory_order_relaxed);
 }
 
+/* Why, then that: whoever sees that it is lost may look why.  The caller has mu. */
+static void set_lost(coli__device *dev, const char *reason)
+{
+    if (!dev->why[0]) snprintf(dev->why, sizeof dev->why, "device %u: %s", dev->ordinal, reason);
+    atomic_store(&dev->lost, true);
+}
+
 static void give_up(coli__device *dev, const char *reason)
 {
     pthread_mutex_lock(&dev->mu);
-    if (!dev->why[0]) snprintf(dev->why, sizeof dev->why, "device %u: %s", dev->ordinal, reason);
-    atomic_store(&dev->lost, true);
+    set_lost(dev, reason);
     pthread_mutex_unlock(&dev->mu);
 }
 
-/* A call has exceeded the limit: it may still run, so nothing it touches can be freed. */
+/* A call has exceeded the limit: it may still run, so nothing it touches can be freed.  Several threads
+ * find that out at a time: when this returns to any of them, the device is lost, and it hangs. */
 static void give_up_hanging(coli__device *dev, const char *entry)
 {
-    if (atomic_exchange(&dev->hangs, true)) return; // somebody else has found out
     char reason[128];
     snprintf(reason, sizeof reason, "backend %s: %s: no answer within %.1f s",
              dev->plugin->info.name, entry, (double)dev->guard_ns * 1e-9);
-    count(dev, COUNT_n_call_late);
-    give_up(dev, reason);
+    pthread_mutex_lock(&dev->mu);
+    if (!atomic_load(&dev->hangs)) {
+        count(dev, COUNT_n_call_late);
+        set_lost(dev, reason);
+        atomic_store(&dev->hangs, true); // last: what hangs is lost
+    }
+    pthread_mutex_unlock(&dev->mu);
 }
 
 /* Keep the text of a call that failed, count it, and see whether the device is lost. */
@@ -764,9 +775,11 @@ void coli__group_start(coli__group *g, coli__group *then)
 const coli_bk_result *coli__group_wait(coli__group *g)
 {
     if (atomic_load(&g->dev->hangs) || !coli__lane_wait(g->dev->work, g->dev->guard_ns)) {
+        // that was its end, whatever comes after all.  Whoever gets no result must find the device lost,
+        // or would start the next group while this one's job runs
         int pending = PENDING;
-        if (atomic_compare_exchange_strong(&g->outcome, &pending, FAILED))
-            give_up_hanging(g->dev, "group_take");
+        atomic_compare_exchange_strong(&g->outcome, &pending, FAILED);
+        if (atomic_load(&g->outcome) != DONE) give_up_hanging(g->dev, "group_take");
     }
     return atomic_load(&g->outcome) == DONE ? &g->result : NULL;
 }

@@ -7,8 +7,9 @@
  *     room    |....xxxx|xxxxxxxx|xxx.....|          data = room + offset % 4096
  *
  * The last piece of a file ends where the file does: a read that comes back short there is whole if it
- * has the piece.  When the system refuses the first direct read (EINVAL), the file is read as others
- * are from then on. */
+ * has the piece.  A direct read may come back short elsewhere, too: what lacks some of the piece is read
+ * once more as other files are.  When the system refuses the first direct read (EINVAL), all of the file
+ * is from then on. */
 #include "direct.h"
 
 #include <errno.h>
@@ -26,7 +27,16 @@ struct coli__direct {
     atomic_bool is_direct;
 };
 
-coli_status coli__direct_open(const char *path, coli__direct **out)
+static coli_status check_id(int fd, const char *path, coli__file_id want)
+{
+    coli__file_id id;
+    if (coli__os_id(fd, &id) != 0) return coli__fail_errno(path, "cannot look at");
+    if (id.volume == want.volume && id.number == want.number) return COLI_OK;
+    return coli__fail(COLI_E_IO, "%s: it was replaced by another file while it was being opened",
+                      path);
+}
+
+coli_status coli__direct_open(const char *path, coli__file_id id, coli__direct **out)
 {
     *out = NULL;
     coli__direct *f = coli__calloc(1, sizeof *f);
@@ -36,13 +46,16 @@ coli_status coli__direct_open(const char *path, coli__direct **out)
     coli_status status = f->path ? COLI_OK : COLI_E_NOMEM;
     if (status == COLI_OK) {
         f->fd = coli__os_open(path);
-        if (f->fd < 0) status = coli__fail_errno(path, "cannot open");
+        status = f->fd < 0 ? coli__fail_errno(path, "cannot open") : check_id(f->fd, path, id);
+    }
+    if (status == COLI_OK) {
+        f->fd_direct = coli__os_open_direct(path);
+        if (f->fd_direct >= 0) status = check_id(f->fd_direct, path, id);
     }
     if (status != COLI_OK) {
         coli__direct_close(f);
         return status;
     }
-    f->fd_direct = coli__os_open_direct(path);
     atomic_init(&f->is_direct, f->fd_direct >= 0);
     *out = f;
     return COLI_OK;
@@ -80,19 +93,13 @@ static ptrdiff_t read_span(int fd, uint8_t *to, uint64_t n, uint64_t offset, boo
         if (got < 0) return -1;
         if (got == 0) break;
         done += (uint64_t)got;
-        if (aligned && done % ALIGN) break; // only the end of a file is not at a multiple
+        if (aligned && done % ALIGN) break; // none goes on there; mostly the file ends, too
     }
     return (ptrdiff_t)done;
 }
 
-/* The same, past the cache if that can be done. */
-static ptrdiff_t read_aligned(coli__direct *f, uint8_t *to, uint64_t n, uint64_t offset)
+static ptrdiff_t read_cached(const coli__direct *f, uint8_t *to, uint64_t n, uint64_t offset)
 {
-    if (atomic_load(&f->is_direct)) {
-        const ptrdiff_t got = read_span(f->fd_direct, to, n, offset, true);
-        if (got >= 0 || errno != EINVAL) return got;
-        atomic_store(&f->is_direct, false);
-    }
     const ptrdiff_t got = read_span(f->fd, to, n, offset, false);
     const int code = errno;
     coli__os_forget(f->fd, offset, n);
@@ -100,12 +107,23 @@ static ptrdiff_t read_aligned(coli__direct *f, uint8_t *to, uint64_t n, uint64_t
     return got;
 }
 
+/* At least the first `least` of n bytes, past the cache if that can be done. */
+static ptrdiff_t read_aligned(coli__direct *f, uint8_t *to, uint64_t n, uint64_t least,
+                              uint64_t offset)
+{
+    if (!atomic_load(&f->is_direct)) return read_cached(f, to, n, offset);
+    const ptrdiff_t got = read_span(f->fd_direct, to, n, offset, true);
+    if (got < 0 && errno == EINVAL) atomic_store(&f->is_direct, false);
+    const bool is_answer = got < 0 ? errno != EINVAL : (uint64_t)got >= least;
+    return is_answer ? got : read_cached(f, to, n, offset);
+}
+
 coli_status coli__direct_read(coli__direct *f, uint64_t offset, uint64_t n_bytes, void *room,
                               const uint8_t **data)
 {
     const uint64_t skip = offset % ALIGN;
     const uint64_t span = (skip + n_bytes + ALIGN - 1) / ALIGN * ALIGN;
-    const ptrdiff_t got = read_aligned(f, room, span, offset - skip);
+    const ptrdiff_t got = read_aligned(f, room, span, skip + n_bytes, offset - skip);
     *data = (const uint8_t *)room + skip;
     if (got < 0)
         return coli__fail(COLI_E_IO, "%s: cannot read %llu bytes at %llu: %s", f->path,

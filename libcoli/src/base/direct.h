@@ -8,11 +8,12 @@
 #ifndef COLI_BASE_DIRECT_H
 #define COLI_BASE_DIRECT_H
 
-#include "error.h"
+#include "file.h"
 
 typedef struct coli__direct coli__direct;
 
-coli_status coli__direct_open(const char *path, coli__direct **out);
+/* E_NOTFOUND; E_IO, also when the path leads to another file than this by now. */
+coli_status coli__direct_open(const char *path, coli__file_id id, coli__direct **out);
 void coli__direct_close(coli__direct *file); // NULL is fine
 /* Whether reads still go past the cache. */
 bool coli__direct_is_direct(const coli__direct *file);

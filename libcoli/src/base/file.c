@@ -67,13 +67,15 @@ coli_status coli__file_read(const char *path, uint64_t max_bytes, coli__buf *out
 
 static coli_status map_fd(int fd, const char *path, uint64_t n_bytes, coli__map *out)
 {
+    coli__file_id id;
     if (n_bytes == 0) return COLI_OK;
+    if (coli__os_id(fd, &id) != 0) return coli__fail_errno(path, "cannot look at");
     if (n_bytes > SIZE_MAX / 2)
         return coli__fail(COLI_E_LIMIT, "%s: %llu bytes are more than this machine can map", path,
                           (unsigned long long)n_bytes);
     void *data = coli__os_map(fd, (size_t)n_bytes);
     if (!data) return coli__fail_errno(path, "cannot map");
-    *out = (coli__map){.data = data, .n_bytes = n_bytes};
+    *out = (coli__map){.data = data, .n_bytes = n_bytes, .id = id};
     return COLI_OK;
 }
 

@@ -9,11 +9,17 @@
  * messages name the path. */
 coli_status coli__file_read(const char *path, uint64_t max_bytes, coli__buf *out);
 
+/* Which file it is, whatever its path leads to by now. */
+typedef struct coli__file_id {
+    uint64_t volume, number;
+} coli__file_id;
+
 /* A read-only mapping of a whole file.  An empty file maps to data == NULL, n_bytes == 0. */
 typedef struct coli__map {
     const uint8_t *data;
     uint64_t n_bytes;
     uint32_t guard; // 0: none
+    coli__file_id id;
 } coli__map;
 
 coli_status coli__map_open(const char *path, coli__map *out);

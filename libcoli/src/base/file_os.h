@@ -27,6 +27,7 @@ int coli__os_create(const char *path);
 int coli__os_seek(int fd, uint64_t offset); // from the start
 /* 1 and the size of a regular file; 0: it is something else. */
 int coli__os_regular(int fd, uint64_t *n_bytes);
+int coli__os_id(int fd, coli__file_id *out);
 
 /* Map a whole file, n_bytes > 0, for reading; NULL and errno on failure.  It outlives the fd. */
 void *coli__os_map(int fd, size_t n_bytes);

@@ -92,6 +92,14 @@ int coli__os_regular(int fd, uint64_t *n_bytes)
     return S_ISREG(st.st_mode) ? 1 : 0;
 }
 
+int coli__os_id(int fd, coli__file_id *out)
+{
+    struct stat st;
+    if (fstat(fd, &st) != 0) return -1;
+    *out = (coli__file_id){(uint64_t)st.st_dev, (uint64_t)st.st_ino};
+    return 0;
+}
+
 void *coli__os_map(int fd, size_t n_bytes)
 {
     void *data = mmap(NULL, n_bytes, PROT_READ, MAP_PRIVATE, fd, 0);

@@ -111,6 +111,18 @@ int coli__os_regular(int fd, uint64_t *n_bytes)
     return info.dwFileAttributes & FILE_ATTRIBUTE_DIRECTORY ? 0 : 1;
 }
 
+int coli__os_id(int fd, coli__file_id *out)
+{
+    BY_HANDLE_FILE_INFORMATION info;
+    if (!GetFileInformationByHandle(handle_of(fd), &info)) {
+        coli__wide_set_errno();
+        return -1;
+    }
+    *out = (coli__file_id){info.dwVolumeSerialNumber,
+                           (uint64_t)info.nFileIndexHigh << 32 | info.nFileIndexLow};
+    return 0;
+}
+
 void *coli__os_map(int fd, size_t n_bytes)
 {
     void *data = NULL;

@@ -245,6 +245,11 @@ const char *coli__container_path(const coli__container *c)
     return c->path;
 }
 
+coli__file_id coli__container_file(const coli__container *c)
+{
+    return c->map.id;
+}
+
 void coli__ct_expert_at(const coli__ct_experts *layer, uint32_t e, const uint8_t *block,
                         coli__mat *gate, coli__mat *up, coli__mat *down)
 {

@@ -14,6 +14,7 @@
 #ifndef COLI_MODEL_CONTAINER_H
 #define COLI_MODEL_CONTAINER_H
 
+#include "../base/file.h"
 #include "../math/matrix.h"
 #include "spec.h"
 
@@ -60,6 +61,7 @@ const coli__ct_experts *coli__container_experts(const coli__container *c, uint32
 /* Where the block of that layer's expert e is in model.coli, for who reads instead of mapping. */
 uint64_t coli__container_expert_offset(const coli__container *c, uint32_t i, uint32_t e);
 const char *coli__container_path(const coli__container *c); // of model.coli
+coli__file_id coli__container_file(const coli__container *c);
 /* Expert e of that layer as three matrices: those of the mapping, or of a copy of its block. */
 void coli__ct_expert(const coli__ct_experts *layer, uint32_t e, coli__mat *gate, coli__mat *up,
                      coli__mat *down);

@@ -29,14 +29,18 @@ uint64_t coli__budget_slots(uint64_t budget_bytes, uint64_t slot_bytes, uint64_t
     return fit < n ? fit : n;
 }
 
-coli__split coli__budget_split(uint64_t n, uint32_t n_layer, uint64_t n_vram,
+coli__split coli__budget_split(const uint32_t *n_vram, uint32_t n_layer, uint32_t n_expert,
                                const coli__ram_budget *ram)
 {
-    const uint64_t room = ram->holds_all ? n : times(n_layer, ram->cap);
-    coli__split s = {.n_vram = n_vram < n ? n_vram : n};
-    const uint64_t rest = n - s.n_vram;
-    s.n_ram = rest < room ? rest : room;
-    s.n_disk = rest - s.n_ram;
+    const uint32_t room = ram->holds_all ? n_expert : ram->cap;
+    coli__split s = {0};
+    for (uint32_t l = 0; l < n_layer; l++) {
+        const uint32_t rest = n_expert - n_vram[l], n_ram = rest < room ? rest : room;
+        s.n_vram += n_vram[l];
+        s.n_ram += n_ram;
+        s.n_disk += rest - n_ram;
+        if (rest > s.most) s.most = rest;
+    }
     return s;
 }
 

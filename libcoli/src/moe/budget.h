@@ -47,11 +47,14 @@ coli__ram_budget coli__budget_ram(const coli__ram_ask *ask);
 
 /* ---- all of it ------------------------------------------------------------------------------ */
 
-/* How many of the n experts of all n_layer layers are where, n_vram of them on devices. */
+/* How many experts of all layers are where. */
 typedef struct coli__split {
     uint64_t n_vram, n_ram, n_disk;
+    uint32_t most; // experts that no device holds, of the layer with most of them
 } coli__split;
-coli__split coli__budget_split(uint64_t n, uint32_t n_layer, uint64_t n_vram,
+/* Memory has as much room in every layer, whatever devices hold of it.
+ *   n_vram  (n_layer) experts of each layer on devices, at most n_expert */
+coli__split coli__budget_split(const uint32_t *n_vram, uint32_t n_layer, uint32_t n_expert,
                                const coli__ram_budget *ram);
 
 /* The longest context, a multiple of 256 below n_ctx, with which kv_bytes for n_ctx tokens shrink by

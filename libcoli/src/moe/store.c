@@ -537,7 +537,8 @@ coli_status coli__store_create(const coli__container *container, const coli__sto
     s->n_expert = coli__container_experts(container, 0)->n_expert;
     s->n_slot = opts->n_slot;
     s->guesses = opts->guesses;
-    coli_status status = coli__direct_open(coli__container_path(container), &s->file);
+    coli_status status = coli__direct_open(coli__container_path(container),
+                                           coli__container_file(container), &s->file);
     if (status == COLI_OK) status = allocate(s);
     if (status == COLI_OK) {
         lay_out(s);

@@ -583,14 +583,6 @@ static void find_room(coli__tier *t)
     }
 }
 
-coli_status coli__tier_room(coli__tier *t, uint32_t *n)
-{
-    COLI_TRY(find_homes(t));
-    find_room(t);
-    memcpy(n, t->room, sizeof t->room);
-    return COLI_OK;
-}
-
 /* Queue the copy of one expert; false when the ring is full. */
 static bool upload(coli__tier *t, uint32_t id)
 {
@@ -638,30 +630,52 @@ static void fill_on_use(coli__tier *t, uint32_t layer, const int32_t *ids, size_
     }
 }
 
+/* Whom devices have room for, hottest first: ids (n_layer * n_expert).  That room is then taken. */
+static coli_status choose(coli__tier *t, const uint32_t *stored, uint32_t *ids, uint32_t *n_chosen)
+{
+    const uint32_t n = t->n_layer * t->n_expert;
+    const coli__plan_world w = {t->n_layer, t->n_expert, t->place, t->home, NULL, NULL};
+    coli__plan_key *keys = coli__calloc(n, sizeof *keys);
+    if (!keys) return COLI_E_NOMEM;
+    coli__plan_order(t->n_layer, t->n_expert, stored, keys, ids);
+    *n_chosen = coli__plan_fill(&w, ids, n, t->room, coli__devices_n(t->devices), ids);
+    coli__free(keys);
+    return COLI_OK;
+}
+
 coli_status coli__tier_fill(coli__tier *t, const uint32_t *stored)
 {
     if (!t) return COLI_OK;
     fill_spares(t);
     COLI_TRY(find_homes(t));
+    find_room(t);
+    coli__steer_start(&t->steer, stored);
     const uint32_t n = t->n_layer * t->n_expert;
-    coli__plan_key *keys = coli__calloc(n, sizeof *keys);
-    uint32_t *ids = coli__calloc(n, sizeof *ids);
-    coli_status status = keys && ids ? COLI_OK : COLI_E_NOMEM;
-    if (status == COLI_OK) {
-        find_room(t);
-        const coli__plan_world w = {t->n_layer, t->n_expert, t->place, t->home, NULL, NULL};
-        coli__steer_start(&t->steer, stored);
-        coli__plan_order(t->n_layer, t->n_expert, stored, keys, ids);
-        const uint32_t chosen = t->starts_empty ? 0
-                                                : coli__plan_fill(&w, ids, n, t->room,
-                                                                  coli__devices_n(t->devices), ids);
-        status = upload_all(t, ids, chosen);
-    }
-    coli__free(keys);
+    uint32_t *ids = coli__calloc(n, sizeof *ids), n_chosen = 0;
+    coli_status status = ids ? COLI_OK : COLI_E_NOMEM;
+    if (status == COLI_OK && !t->starts_empty) status = choose(t, stored, ids, &n_chosen);
+    if (status == COLI_OK) status = upload_all(t, ids, n_chosen);
     coli__free(ids);
     if (status != COLI_OK) return status;
     return coli__devices_placed(t->devices, t->n_resident, n,
                                 t->usable && t->home[0] == COLI__NO_HOME, t->starts_empty);
+}
+
+coli_status coli__tier_would_hold(coli__tier *t, uint32_t *n_of_device, uint32_t *n_of_layer)
+{
+    memset(n_of_device, 0, COLI__MAX_DEVICE * sizeof *n_of_device);
+    memset(n_of_layer, 0, t->n_layer * sizeof *n_of_layer);
+    COLI_TRY(find_homes(t));
+    find_room(t);
+    uint32_t *ids = coli__calloc((size_t)t->n_layer * t->n_expert, sizeof *ids), n = 0;
+    if (!ids) return COLI_E_NOMEM;
+    const coli_status status = choose(t, NULL, ids, &n);
+    for (uint32_t i = 0; i < n; i++) {
+        n_of_device[t->home[ids[i]]]++;
+        n_of_layer[ids[i] / t->n_expert]++;
+    }
+    coli__free(ids);
+    return status;
 }
 
 /* -- what the trunk competes with -------------------------------------------------------------- */

@@ -52,9 +52,12 @@ coli_status coli__tier_read_from(coli__tier *tier, const coli__store *store);
  * lost; E_INVALID when layer_split does not fit the devices or the layers. */
 coli_status coli__tier_fill(coli__tier *tier, const uint32_t *heat);
 
-/* How many experts fill would bring to each device, as far as memory goes: (COLI__MAX_DEVICE).
+/* How many experts fill would bring to devices without a heat file, as far as memory goes.  Nothing is
+ * filled afterwards.
+ *   n_of_device  (COLI__MAX_DEVICE)
+ *   n_of_layer   (layers with experts)
  * E_INVALID as fill. */
-coli_status coli__tier_room(coli__tier *tier, uint32_t *n);
+coli_status coli__tier_would_hold(coli__tier *tier, uint32_t *n_of_device, uint32_t *n_of_layer);
 
 coli__devices *coli__tier_devices(const coli__tier *tier);
 

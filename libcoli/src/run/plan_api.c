@@ -23,12 +23,14 @@ static uint64_t n_expert_all(const coli_plan_result *r)
 
 /* -- devices ----------------------------------------------------------------------------------- */
 
-static coli_status plan_devices(const coli_model *m, const coli_model_opts *o, coli_plan_result *r)
+/* n_vram (n_layer): of each layer. */
+static coli_status plan_devices(const coli_model *m, const coli_model_opts *o, coli_plan_result *r,
+                                uint32_t *n_vram)
 {
-    uint32_t n[COLI__MAX_DEVICE] = {0};
+    uint32_t n[COLI__MAX_DEVICE];
     uint64_t expert_bytes;
     coli__tier_slot(m->tier, &r->slot_bytes, &expert_bytes);
-    COLI_TRY(coli__tier_room(m->tier, n));
+    COLI_TRY(coli__tier_would_hold(m->tier, n, n_vram));
     r->n_device = coli__devices_n(m->devices);
     for (uint32_t i = 0; i < r->n_device; i++) {
         r->n_in_vram += n[i];
@@ -41,7 +43,7 @@ static coli_status plan_devices(const coli_model *m, const coli_model_opts *o, c
 }
 
 /* Without a device: as if there were one as large as was asked for. */
-static void assume_device(const coli_model_opts *o, coli_plan_result *r)
+static void assume_device(const coli_model_opts *o, coli_plan_result *r, uint32_t *n_vram)
 {
     if (o->vram_unit == COLI_VRAM_AUTO) return;
     const uint64_t n = n_expert_all(r);
@@ -52,8 +54,11 @@ static void assume_device(const coli_model_opts *o, coli_plan_result *r)
         r->n_in_vram = coli__budget_slots(r->vram_bytes, r->slot_bytes, n);
     } else {
         r->n_in_vram = (uint64_t)((double)n * o->vram / 100 + 0.5);
+        if (r->n_in_vram > n) r->n_in_vram = n;
         r->vram_bytes = r->n_in_vram * r->slot_bytes;
     }
+    for (uint32_t l = 0; l < r->n_layer; l++) // an expert of each layer, and another of each
+        n_vram[l] = (uint32_t)((r->n_in_vram + r->n_layer - 1 - l) / r->n_layer);
 }
 
 /* -- memory ------------------------------------------------------------------------------------ */
@@ -77,15 +82,13 @@ static coli_status plan_memory(coli_model *m, const coli_model_opts *o, coli_ses
     return COLI_OK;
 }
 
-static void plan_fit(const coli_model *m, coli_plan_result *r)
+static void plan_fit(const coli_model *m, const uint32_t *n_vram, coli_plan_result *r)
 {
-    const coli__split s = coli__budget_split(n_expert_all(r), r->n_layer, r->n_in_vram, &m->ram);
+    const coli__split s = coli__budget_split(n_vram, r->n_layer, r->n_expert, &m->ram);
     r->n_in_ram = s.n_ram;
     r->n_on_disk = s.n_disk;
-    // every layer has as many slots, so the fullest one decides
-    const uint64_t cap = (s.n_ram + s.n_disk + r->n_layer - 1) / r->n_layer;
-    uint64_t slots;
-    if (!coli__mul(cap, coli__store_slot_bytes(m->container), &slots)) slots = UINT64_MAX;
+    uint64_t slots; // every layer has as many, so the one that devices hold least of decides
+    if (!coli__mul(s.most, coli__store_slot_bytes(m->container), &slots)) slots = UINT64_MAX;
     r->needed_bytes = plus(r->resident_bytes, slots);
     r->fit = m->ram.is_short ? COLI_FIT_NOT : s.n_disk > 0 ? COLI_FIT_READS : COLI_FIT_ALL;
     if (r->fit != COLI_FIT_ALL && r->ram_bytes > 0 && r->needed_bytes > r->ram_bytes)
@@ -104,6 +107,20 @@ static void plan_token(const coli_model *m, coli_plan_result *r)
 
 /* -- all of it --------------------------------------------------------------------------------- */
 
+static coli_status place(const coli_model *m, const coli_model_opts *o, coli_plan_result *r)
+{
+    uint32_t *n_vram = coli__calloc(r->n_layer, sizeof *n_vram);
+    if (!n_vram) return COLI_E_NOMEM;
+    coli_status status = COLI_OK;
+    if (m->tier)
+        status = plan_devices(m, o, r, n_vram);
+    else
+        assume_device(o, r, n_vram);
+    if (status == COLI_OK) plan_fit(m, n_vram, r);
+    coli__free(n_vram);
+    return status;
+}
+
 static coli_status plan(coli_model *m, const char *dir, const coli_model_opts *o,
                         coli_session_opts *session, coli_plan_result *r)
 {
@@ -116,11 +133,7 @@ static coli_status plan(coli_model *m, const char *dir, const coli_model_opts *o
     r->n_expert_used = m->shape.n_expert_used;
     r->expert_bytes = x->block_bytes;
     COLI_TRY(plan_memory(m, o, session, r));
-    if (m->tier)
-        COLI_TRY(plan_devices(m, o, r));
-    else
-        assume_device(o, r);
-    plan_fit(m, r);
+    COLI_TRY(place(m, o, r));
     plan_token(m, r);
     return COLI_OK;
 }
