@@ -46,6 +46,9 @@ static json_t *vram_json(const coli_backend_stats *s)
     json_object_set_new(o, "uploads", number(s->n_upload));
     json_object_set_new(o, "swaps", number(s->n_swap));
     json_object_set_new(o, "swaps_in_place", number(s->n_swap_in_place));
+    json_object_set_new(o, "streamed", number(s->n_streamed));
+    json_object_set_new(o, "streamed_rows", number(s->n_row_streamed));
+    json_object_set_new(o, "clock_ms", json_real(s->clock_ms));
     json_object_set_new(o, "replan_planned", number(s->n_replan_planned));
     json_object_set_new(o, "replan_done", number(s->n_replan_done));
     json_object_set_new(o, "replan_pending", number(s->n_replan_pending));

@@ -77,6 +77,12 @@ void app_range_text(const app_option *o, bool brief, char *out, size_t cap)
                  brief ? "auto, 8GB, 12GiB, 500MiB; 8 means 8GB"
                        : "auto, or a size like 8GB or 500MiB");
         break;
+    case APP_ROWS:
+        snprintf(out, cap,
+                 brief ? "off, auto, %.0f to %.0f"
+                       : "off, auto or a whole number from %.0f to %.0f",
+                 o->min, o->max);
+        break;
     case APP_FLAG:
     case APP_PAIR:
     case APP_OFF:

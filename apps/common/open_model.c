@@ -174,6 +174,7 @@ coli_model_opts app_model_opts(const app_settings *s, uint32_t what)
         .replan = s->replan,
         .replan_max = s->replan_max,
         .replan_with = s->replan_with,
+        .stream_rows = s->stream,
         .ram_bytes = s->ram.n_bytes,
         .ram_experts = s->ram_experts,
         .pin_bytes = s->pin.n_bytes,
@@ -268,6 +269,7 @@ int app_open(const app_settings *s, uint32_t what, app_engine *out)
     const int code = app_model_dir(s, dir, sizeof dir);
     if (code != APP_OK) return code;
     coli_status status = open_model(s, dir, what, &out->model);
+    out->streams = s->stream > 0;
     if (status != COLI_OK) return app_fail_opening(s, status, dir);
     if (check_ctx(s, out->model) != APP_OK) {
         app_close(out);
@@ -316,6 +318,9 @@ void app_device_footer(const app_engine *engine)
     if (s.n_replan_planned > 0)
         app_note("replan: %" PRIu64 " swaps planned, %" PRIu64 " done, %" PRIu64 " still pending",
                  s.n_replan_planned, s.n_replan_done, s.n_replan_pending);
+    if (engine->streams)
+        app_note("stream: %" PRIu64 " experts passed through the devices, for %" PRIu64 " rows",
+                 s.n_streamed, s.n_row_streamed);
 }
 
 void app_store_footer(const app_engine *engine)

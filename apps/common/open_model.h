@@ -10,6 +10,7 @@ typedef struct app_engine {
     coli_session *session;
     coli_recorder *recorder; // trace.h; NULL: nothing is recorded
     uint64_t lost_told;      // bits: devices whose loss was told
+    bool streams;            // --stream
     coli_route_opts route;   // of the session
 } app_engine;
 

@@ -218,6 +218,17 @@ static bool parse_bytes(const char *text, app_bytes *out)
     return true;
 }
 
+static bool parse_rows(const app_option *o, const char *text, uint32_t *out)
+{
+    uint64_t whole = strcmp(text, "auto") == 0 ? UINT32_MAX : 0;
+    const bool is_word = whole > 0 || strcmp(text, "off") == 0;
+    if (!is_word &&
+        (!parse_u64(text, &whole) || whole < (uint64_t)o->min || whole > (uint64_t)o->max))
+        return false;
+    *out = (uint32_t)whole;
+    return true;
+}
+
 /* Set the option's field; false when the text is not one of its values. */
 static bool take_value(const app_option *o, const char *text, app_settings *s)
 {
@@ -260,6 +271,8 @@ static bool take_value(const app_option *o, const char *text, app_settings *s)
         return parse_vram(text, field);
     case APP_BYTES:
         return parse_bytes(text, field);
+    case APP_ROWS:
+        return parse_rows(o, text, field);
     }
     return false;
 }
@@ -287,6 +300,11 @@ char *app_value_text(const app_settings *s, app_option_id id)
     case APP_BYTES: {
         const char *text = ((const app_bytes *)field)->text;
         return app_format("%s", text ? text : "auto");
+    }
+    case APP_ROWS: {
+        const uint32_t rows = *(const uint32_t *)field;
+        if (rows == 0 || rows == UINT32_MAX) return app_format("%s", rows ? "auto" : "off");
+        return app_format("%" PRIu32, rows);
     }
     case APP_U32:
         return app_format("%" PRIu32, *(const uint32_t *)field);

@@ -68,6 +68,9 @@ const app_option app_options[APP_N_OPTION] = {
         "tail|prior|cost|online|hold", "counts alone", DEVICES,
         "re-plan (implies --replan), and: late rows of the prompt count more; what was used before counts, too; no "
         "more than pays; corrections in every token of the answer; copies wait for an idle link"},
+    [APP_OPT_STREAM] = {"stream", "ROWS", APP_ROWS, FIELD(stream), 1, 1048576, NULL, "off", DEVICES,
+        "prefill: experts that no device holds, and that at least so many rows of a chunk use, pass through two spare "
+        "slots of each device; auto: those for which that is faster"},
     [APP_OPT_CACHE_ROUTE] = {"cache-route", NULL, APP_FLAG, FIELD(cache_route), 0, 0, NULL, NULL, DEVICES,
         "prefer experts that are in VRAM or RAM to slightly better ones; lossy: the answer changes"},
     [APP_OPT_ROUTE_J] = {"route-j", "J", APP_U32, FIELD(route_j), 0, 256, NULL, "2", DEVICES,
@@ -264,6 +267,7 @@ const app_variable app_variables[] = {
     {"QT_PREFILL_REPLAN", APP_OPT_REPLAN, "re-plan the experts during prefill", NULL},
     {"QT_PREFILL_REPLAN_MAX", APP_OPT_REPLAN_MAX, "most swaps per layer and prompt", NULL},
     {"QT_REPLAN_WITH", APP_OPT_REPLAN_WITH, "what a re-plan does besides counting", NULL},
+    {"QT_STREAM", APP_OPT_STREAM, "stream experts through the devices in prefill", NULL},
     {"CACHE_ROUTE", APP_OPT_CACHE_ROUTE, "prefer experts that are in VRAM or RAM", NULL},
     {"ROUTE_J", APP_OPT_ROUTE_J, "ranks that are always taken", NULL},
     {"ROUTE_M", APP_OPT_ROUTE_M, "window of ranks", NULL},

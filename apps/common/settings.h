@@ -53,6 +53,7 @@ typedef enum app_option_id {
     APP_OPT_REPLAN,
     APP_OPT_REPLAN_MAX,
     APP_OPT_REPLAN_WITH,
+    APP_OPT_STREAM,
     APP_OPT_CACHE_ROUTE,
     APP_OPT_ROUTE_J,
     APP_OPT_ROUTE_M,
@@ -167,7 +168,7 @@ typedef struct app_settings {
     bool no_trunk_probe;
     const char *heat;
     bool heat_readonly, replan;
-    uint32_t replan_max, replan_with, layer_split;
+    uint32_t replan_max, replan_with, stream, layer_split;
     app_bytes ram, pin;
     uint32_t ram_experts;
     bool no_pilot;
@@ -218,6 +219,7 @@ typedef enum app_kind {
     APP_ORDINALS, // "0,2", a text
     APP_VRAM,     // an app_vram
     APP_BYTES,    // an app_bytes
+    APP_ROWS,     // a number, or "off" (0) or "auto" (UINT32_MAX)
     APP_OFF       // a flag that switches something off, which its variable switches on (1) and off (0)
 } app_kind;
 
@@ -226,7 +228,7 @@ typedef struct app_option {
     const char *arg;  // what the argument is called in the help; NULL for a flag
     app_kind kind;
     size_t offset;         // of the field in app_settings
-    double min, max;       // of APP_U32 and APP_F32, both included
+    double min, max;       // of APP_U32, APP_F32 and APP_ROWS, both included
     const char *choices;   // "a|b" for APP_CHOICE and APP_SET
     const char *otherwise; // the default, in words; NULL: nothing worth saying
     uint32_t commands;

@@ -173,6 +173,41 @@ T_TEST(without_direct_reads_the_cache_is_used)
     coli_model_close(m);
 }
 
+static ptrdiff_t no_pread(int fd, void *bytes, size_t n, uint64_t offset)
+{
+    (void)fd, (void)bytes, (void)n, (void)offset;
+    atomic_fetch_add(&n_read, 1);
+    errno = EIO;
+    return -1;
+}
+
+/* Wait for this many reads to fail, and a moment for what their threads do then. */
+static void wait_for_reads(int n)
+{
+    while (atomic_load(&n_read) < n) usleep(200);
+    usleep(20000);
+}
+
+/* The message is about the expert that is needed, not about a guess that failed after it. */
+T_TEST(each_failure_has_its_own_message)
+{
+    T_BEGIN;
+    coli_model *m = open_model(model_dir, 4);
+    const coli__ct_experts *layer = coli__container_experts(m->container, 1);
+    disk(0, 0, 0);
+    coli__sys_calls.pread = no_pread;
+    T_TRUE(coli__store_ask(m->store, layer, 3));
+    wait_for_reads(1);
+    coli__store_guess(m->store, layer, (const int32_t[]){5}, 1);
+    wait_for_reads(2);
+    T_FAILS(coli__store_collect(m->store, true), COLI_E_IO, "expert 3");
+    T_EQ(stats_of(m).n_read_failed, 2);
+    T_TRUE(coli__store_is_sound(m->store));
+    T_TRUE(coli__store_ask(m->store, layer, 7));
+    wait_for_reads(3);
+    coli_model_close(m); // with a failure that nobody has heard of
+}
+
 /* -- memory and threads ------------------------------------------------------------------------ */
 
 T_TEST(nothing_is_allocated_per_token)
@@ -466,6 +501,7 @@ int main(void)
         cmocka_unit_test_teardown(each_read_finds_the_end_of_the_file, restore),
         cmocka_unit_test_teardown(short_and_interrupted_reads_go_on, restore),
         cmocka_unit_test_teardown(without_direct_reads_the_cache_is_used, restore),
+        cmocka_unit_test_teardown(each_failure_has_its_own_message, restore),
         cmocka_unit_test(nothing_is_allocated_per_token),
         cmocka_unit_test(opening_without_memory_leaves_nothing),
         cmocka_unit_test(two_sessions_at_a_time),

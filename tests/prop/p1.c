@@ -2,9 +2,9 @@
  * the prompt's and six tokens' logits are the processor's.
  *
  * Two dimensions.  Worlds: residency from none to all, devices, what overwriting does, whether and how
- * prompts re-plan; in each of them two experts change places in every layer after every token.
+ * prompts re-plan, whether experts pass through spare slots; in each of them two experts change places in every layer after every token.
  * Faults: in a world with and in one without a re-plan each call of the run loses the device; each fails
- * once; each fifth hangs.  Devices whose calls cost more are spoilt at 24 calls spread over the run. */
+ * once; each fifth hangs.  In one where experts pass, each fifth does any of these.  Devices whose calls cost more are spoilt at 24 calls spread over the run. */
 #include "swapped_run.h"
 
 typedef struct world {
@@ -15,6 +15,7 @@ typedef struct world {
     const char *place; // of the trunk, instead of all or nothing; NULL: `trunk` says
     uint32_t with;     // coli_replan_with
     uint32_t ram;      // experts of each layer in memory; 0: all
+    uint32_t stream;   // rows that an expert must have to pass through a spare slot; 0: none does
 } world;
 
 static const world worlds[] = {
@@ -97,6 +98,34 @@ static const world worlds[] = {
      .ram = 9,
      .trunk = true,
      .with = COLI_REPLAN_ONLINE},
+    {.name = "nothing there, streamed", .stream = 1},
+    {.name = "half, streamed", .percent = 50, .trunk = true, .stream = 1},
+    {.name = "half, re-planned, many rows streamed", .percent = 50, .replan = true, .stream = 2},
+    {.name = "half, streamed where it pays",
+     .percent = 50,
+     .replan = true,
+     .with = COLI_REPLAN_COST,
+     .stream = COLI_STREAM_AUTO},
+    {.name = "all, streamed", .percent = 100, .trunk = true, .stream = 1},
+    {.name = "two devices, streamed",
+     .percent = 25,
+     .options = "devices=2",
+     .place = "shexp=1",
+     .replan = true,
+     .stream = 1},
+    {.name = "two devices, one too small, streamed",
+     .percent = 50,
+     .options = "devices=2 dev1.vram=512KiB",
+     .stream = 1},
+    {.name = "two in memory, streamed", .percent = 25, .ram = 2, .stream = 1},
+    {.name = "torn overwrites, streamed",
+     .percent = 25,
+     .options = "tear=tensor_overwrite_async:3:64 tear=tensor_overwrite:1:64",
+     .stream = 1},
+    {.name = "torn, and no upload after it, streamed",
+     .percent = 25,
+     .options = "refuse=tensor_overwrite_async tear=tensor_overwrite:3:64 fail=tensor_upload:60+",
+     .stream = 1},
 };
 enum { N_WORLD = sizeof worlds / sizeof *worlds };
 
@@ -107,6 +136,7 @@ static coli_model_opts opts_of(const world *w)
     if (w->place) opts.place = w->place;
     opts.replan_with = w->with;
     opts.ram_experts = w->ram;
+    opts.stream_rows = w->stream;
     return opts;
 }
 
@@ -122,7 +152,7 @@ T_TEST(each_world)
         print_message("    %s\n", w->name);
         T_OK(run_is_same(&opts, &s) ? COLI_OK : COLI_E_INTERNAL);
         T_EQ(s.n_device_lost, 0);
-        T_EQ(s.n_row_device > 0, s.n_expert > 0);
+        T_EQ(s.n_row_device - s.n_row_streamed > 0, s.n_expert > 0);
         const bool all = s.n_expert == s.n_expert_total, none = s.n_expert == 0;
         if (none || all) T_EQ(s.n_swap, 0);
         if (!none && !all) T_TRUE(s.n_swap >= RUN_TOKENS); // they were forced
@@ -131,15 +161,17 @@ T_TEST(each_world)
         if (w->options && strstr(w->options, "devices=2")) T_EQ(s.n_device, 2);
         T_EQ(s.n_matrix > 0, w->trunk || w->place != NULL);
         T_EQ(s.n_matrix_off, 0);
+        if (w->stream != COLI_STREAM_AUTO)
+            T_EQ(s.n_streamed > 0, w->stream > 0 && w->percent < 100);
+        T_GE(s.n_row_streamed, s.n_streamed);
         if (w->options && strstr(w->options, "tear")) T_TRUE(s.n_overwrite_fallback > 0);
     }
 }
 
 /* Spoil each step-th call of a run, 24 of a device whose calls cost more. */
-static void each_call(shim_mode mode, bool replan, uint32_t step)
+static void each_call(shim_mode mode, const world *w, uint32_t step)
 {
-    const world w = {.name = "half", .percent = 50, .trunk = true, .replan = replan};
-    const coli_model_opts opts = opts_of(&w);
+    const coli_model_opts opts = opts_of(w);
     coli_backend_stats s;
     shim_set(SHIM_NONE, 0, NULL, NULL);
     T_TRUE(run_is_same(&opts, &s));
@@ -163,24 +195,31 @@ static void each_call(shim_mode mode, bool replan, uint32_t step)
     T_TRUE(n_run > 0);
 }
 
+static const world plain = {.name = "half", .percent = 50, .trunk = true},
+                   replanned = {.name = "half", .percent = 50, .trunk = true, .replan = true},
+                   streamed = {.name = "half", .percent = 50, .trunk = true, .stream = 1};
+
 T_TEST(each_call_fails_once)
 {
     T_BEGIN;
-    each_call(SHIM_FAIL, false, 1);
-    each_call(SHIM_FAIL, true, 5);
+    each_call(SHIM_FAIL, &plain, 1);
+    each_call(SHIM_FAIL, &replanned, 5);
+    each_call(SHIM_FAIL, &streamed, 5);
 }
 
 T_TEST(lost_at_each_call)
 {
     T_BEGIN;
-    each_call(SHIM_LOSE, false, 1);
-    each_call(SHIM_LOSE, true, 1);
+    each_call(SHIM_LOSE, &plain, 1);
+    each_call(SHIM_LOSE, &replanned, 1);
+    each_call(SHIM_LOSE, &streamed, 5);
 }
 
 T_TEST(hangs_at_each_call)
 {
     T_BEGIN;
-    each_call(SHIM_HANG, false, 5);
+    each_call(SHIM_HANG, &plain, 5);
+    each_call(SHIM_HANG, &streamed, 5);
 }
 
 int main(int argc, char **argv)

@@ -150,6 +150,7 @@ T_TEST(devices_hold_what_was_said)
                  {"", COLI_VRAM_BYTES, 5000000, NULL},
                  {"", COLI_VRAM_BYTES, 5000000, "all"},
                  {"devices=3", COLI_VRAM_BYTES, 5000000, NULL},
+                 {"devices=2", COLI_VRAM_BYTES, 5000000, "off"},
                  {"devices=2", COLI_VRAM_BYTES, 5000000, "lmhead=1;experts=0"},
                  {"devices=2 page=4KiB", COLI_VRAM_PERCENT, 33, "off"},
                  {"vram=3MiB", COLI_VRAM_PERCENT, 100, "off"}};
@@ -256,6 +257,9 @@ T_TEST(refusals)
     o = without_devices(0);
     o.ram_experts = 65;
     T_FAILS(coli_plan(demo, &o, NULL, &p), COLI_E_INVALID, "65 experts");
+    o = backend_opts(50, false, "devices=2");
+    o.layer_split = 99;
+    T_FAILS(coli_plan(demo, &o, NULL, &p), COLI_E_INVALID, "99 of the layers");
     static const struct {
         uint32_t unit;
         double vram;

@@ -85,6 +85,30 @@ T_TEST(how_many_copies_fit)
     T_TRUE(coli__afford_copies(&s, 0) == UINT64_MAX);
 }
 
+/* The worked case of afford.c, and its edges. */
+T_TEST(what_passes_through_a_device)
+{
+    T_BEGIN;
+    const uint32_t rows[] = {40, 30, 20, 10};
+    const coli__speeds s = {.pass_ns = 10, .pass_row_ns = 0.1, .host_row_ns = 1};
+    T_EQ(coli__afford_stream(&s, 1, rows, 4), 2);
+    T_EQ(coli__afford_stream(&s, 2, rows, 4), 3); // 19.5 < 30; and 10 rows take 10 here, 11 there
+    T_EQ(coli__afford_stream(&s, 1, rows, 1), 1); // alone, it need only be faster there
+    T_EQ(coli__afford_stream(&s, 1, rows + 3, 1), 0); // which it is not
+    T_EQ(coli__afford_stream(&s, 1, rows, 0), 0);
+    T_EQ(coli__afford_stream(&s, 0, rows, 4), 0);
+    coli__speeds unknown = s;
+    unknown.pass_ns = 0;
+    T_EQ(coli__afford_stream(&unknown, 1, rows, 4), 0);
+    unknown = s;
+    unknown.host_row_ns = 0;
+    T_EQ(coli__afford_stream(&unknown, 1, rows, 4), 0);
+    const coli__speeds slow = {.pass_ns = 1, .pass_row_ns = 1, .host_row_ns = 1};
+    T_EQ(coli__afford_stream(&slow, 1, rows, 4), 0); // rows are no faster there
+    const coli__speeds fast = {.pass_ns = 1, .host_row_ns = 1};
+    T_EQ(coli__afford_stream(&fast, 1, rows, 4), 4);
+}
+
 /* Copies of 10 that begin in ten layers, with so much idle time before each of them. */
 static uint32_t paced(double idle_ns, double copy_ns)
 {
@@ -115,9 +139,12 @@ T_TEST(copies_that_hold_back)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(uses_late_uses_and_the_past), cmocka_unit_test(lack_of_memory),
-        cmocka_unit_test(what_a_swap_must_gain),       cmocka_unit_test(how_many_copies_fit),
+        cmocka_unit_test(uses_late_uses_and_the_past),
+        cmocka_unit_test(lack_of_memory),
+        cmocka_unit_test(what_a_swap_must_gain),
+        cmocka_unit_test(how_many_copies_fit),
         cmocka_unit_test(copies_that_hold_back),
+        cmocka_unit_test(what_passes_through_a_device),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

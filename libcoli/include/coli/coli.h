@@ -121,7 +121,12 @@ typedef struct coli_model_opts {
     uint32_t n_ctx;      /* of the session that will be made, as in coli_session_opts: memory is kept for
                             it; 0: the default */
     uint32_t n_chunk, kv; /* of that session, likewise */
+    /* While several rows are computed at once, experts that no device holds pass through two spare slots
+     * of each device, if at least so many of the rows use them; 0: none do; COLI_STREAM_AUTO: those of
+     * which it is known to save time. */
+    uint32_t stream_rows;
 } coli_model_opts;
+#define COLI_STREAM_AUTO UINT32_MAX
 
 /* Open a container directory (docs/formats/container.md).  The weights are mapped, not read, but for
  * experts for which there is not enough memory.
@@ -199,6 +204,8 @@ typedef struct coli_backend_stats {
     double upload_ms, to_device_ms, kernel_ms, to_host_ms;
     uint64_t n_matrix_off; /* of n_matrix: a device failed to compute with them, so it is not asked again */
     double clock_ms; /* simulated devices: what time it is on the latest clock (docs/backends/fake.md) */
+    uint64_t n_streamed, n_row_streamed; /* experts that passed through a spare slot; pairs of n_row_device
+                                            that they computed */
 } coli_backend_stats;
 /* Waits for the chunk that a session is computing. */
 COLI_API coli_status coli_model_get_backend_stats(const coli_model *model, coli_backend_stats *out);
@@ -786,7 +793,8 @@ typedef struct coli_plan_result {
     uint64_t trunk_bytes;  /* weights outside the routed experts */
     uint64_t expert_bytes; /* one routed expert */
     uint64_t kv_bytes, state_bytes, scratch_bytes; /* of one session: keys and values; what does not
-                                grow with the context; the rest */
+                                grow with the context; the rest, with what reading experts takes, read
+                                or not */
     uint64_t resident_bytes;  /* these but the expert: in memory whatever happens */
     uint64_t needed_bytes;    /* with all experts that no device holds */
     uint64_t available_bytes; /* that can be taken now, limits of control groups included; 0: the system

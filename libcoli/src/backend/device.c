@@ -571,6 +571,19 @@ static void rows_copy(rows *r, const coli__qrows *x, uint32_t first, uint32_t n)
     memcpy(r->d.data, x->d + first * width, n * width * sizeof(float));
 }
 
+static void rows_gather(rows *r, const coli__qrows *x, const uint32_t *index, uint32_t n)
+{
+    const size_t width = x->n_group, n_byte = width * x->group;
+    r->group = x->group;
+    r->n_group = x->n_group;
+    int8_t *q = r->q.data;
+    float *d = r->d.data;
+    for (uint32_t i = 0; i < n; i++) {
+        memcpy(q + i * n_byte, x->q + index[i] * n_byte, n_byte);
+        memcpy(d + i * width, x->d + index[i] * width, width * sizeof(float));
+    }
+}
+
 /* -- groups ------------------------------------------------------------------------------------ */
 
 enum { PENDING, DONE, FAILED };
@@ -642,9 +655,8 @@ void coli__group_destroy(coli__group *g)
     coli__free(g);
 }
 
-void coli__group_begin(coli__group *g, const coli__qrows *x, uint32_t n_x)
+static void begin(coli__group *g, uint32_t n_x)
 {
-    rows_copy(&g->x, x, 0, n_x);
     g->n_pair = 0;
     g->args = (coli_bk_group){.struct_size = sizeof g->args,
                               .experts = g->experts,
@@ -658,6 +670,18 @@ void coli__group_begin(coli__group *g, const coli__qrows *x, uint32_t n_x)
                               .joins = g->joins,
                               .term_pair = g->term_pair,
                               .term_weight = g->term_weight};
+}
+
+void coli__group_begin(coli__group *g, const coli__qrows *x, uint32_t n_x)
+{
+    rows_copy(&g->x, x, 0, n_x);
+    begin(g, n_x);
+}
+
+void coli__group_begin_some(coli__group *g, const coli__qrows *x, const uint32_t *index, uint32_t n)
+{
+    rows_gather(&g->x, x, index, n);
+    begin(g, n);
 }
 
 void coli__group_add(coli__group *g, coli_bk_tensor *expert, uint32_t n_row, const uint32_t *row)

@@ -100,6 +100,9 @@ void coli__group_destroy(coli__group *group); // NULL is fine
 /* Make a group: begin, add experts with the rows that use them (pairs are counted through), join
  * rows all of whose pairs are in it, start.  Rows are copied. */
 void coli__group_begin(coli__group *group, const coli__qrows *x, uint32_t n_x);
+/* The same with n_x of the rows alone; those added are then counted among these. */
+void coli__group_begin_some(coli__group *group, const coli__qrows *x, const uint32_t *rows,
+                            uint32_t n_x);
 void coli__group_add(coli__group *group, coli_bk_tensor *expert, uint32_t n_row,
                      const uint32_t *rows);
 bool coli__group_can_join(const coli__group *group);

@@ -295,6 +295,12 @@ void coli__devices_count(coli__devices *d, uint64_t n_device, uint64_t n_host, u
     atomic_fetch_add(&d->n_row_again, n_again);
 }
 
+void coli__devices_count_streamed(coli__devices *d, uint32_t n_expert, uint64_t n_row)
+{
+    atomic_fetch_add(&d->n_streamed, n_expert);
+    atomic_fetch_add(&d->n_row_streamed, n_row);
+}
+
 void coli__devices_count_products_again(coli__devices *d, uint32_t n)
 {
     atomic_fetch_add(&d->n_matmul_again, n);
@@ -312,6 +318,8 @@ void coli__devices_stats(coli__devices *d, coli_backend_stats *out)
     out->n_row_host = atomic_load(&d->n_row_host);
     out->n_row_again = atomic_load(&d->n_row_again);
     out->n_matmul_again = atomic_load(&d->n_matmul_again);
+    out->n_streamed = atomic_load(&d->n_streamed);
+    out->n_row_streamed = atomic_load(&d->n_row_streamed);
     for (uint32_t i = 0; i < d->n; i++) {
         coli_bk_group_stats g;
         coli__device_group_stats(d->dev[i], &g);

@@ -96,6 +96,8 @@ coli_status coli__devices_placed(const coli__devices *devices, const uint32_t *n
  * failed. */
 void coli__devices_count(coli__devices *devices, uint64_t n_device, uint64_t n_host,
                          uint64_t n_again);
+/* Of n_device: what passed through spare slots. */
+void coli__devices_count_streamed(coli__devices *devices, uint32_t n_expert, uint64_t n_row);
 /* Products that a device failed. */
 void coli__devices_count_products_again(coli__devices *devices, uint32_t n);
 void coli__devices_stats(coli__devices *devices, coli_backend_stats *out);

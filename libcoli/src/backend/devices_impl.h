@@ -41,7 +41,8 @@ struct coli__devices {
     uint32_t n_placed, cap_placed;
 
     /* any thread */
-    _Atomic uint64_t n_row_device, n_row_host, n_row_again, n_matmul_again;
+    _Atomic uint64_t n_row_device, n_row_host, n_row_again, n_matmul_again, n_streamed,
+        n_row_streamed;
 };
 
 /* Ask each device for its memory and decide how much of it may be used. */

@@ -17,6 +17,9 @@ typedef struct coli__speeds {
     double copy_ns;            // of one expert to the device; 0: takes no time
     double host_ns, device_ns; // the processor's, the device's time for an expert and one row
     bool waits;                // the host waits for copies
+    /* By the clock, where many rows are computed at once; 0: not known.  What a row takes on the processor;
+     * what an expert takes to a spare slot, from wherever it is; and what each row takes then. */
+    double host_row_ns, pass_ns, pass_row_ns;
 } coli__speeds;
 
 /* Uses per token that a newcomer must have more than its victim, to save within n_token tokens what
@@ -25,6 +28,12 @@ double coli__afford_uses(const coli__speeds *s, double idle_ns, uint32_t n_token
 
 /* How many copies fill the link for so long. */
 uint64_t coli__afford_copies(const coli__speeds *s, double ns);
+
+/* Of n experts that no device holds, which the rows of a chunk use n_row[i] times, most first: how many,
+ * from the first on, pass through the devices while the processor computes the others.  One does if it
+ * is there sooner than the processor would be done with all that are left. */
+uint32_t coli__afford_stream(const coli__speeds *s, uint32_t n_device, const uint32_t *n_row,
+                             uint32_t n);
 
 /* ---- copies that hold back ------------------------------------------------------------------- */
 

@@ -31,6 +31,10 @@
  *     not        e1 e9 e4       wave 2: e1 e9     meanwhile e4, into e3's slot
  *                               the last: e4, and the join
  *
+ * A stream (stream.h).  Of the runs that are the processor's, those with many rows may pass through a
+ * device's spare slots meanwhile.  The stream does the device's groups last; their results are in
+ * `computed`, where the join finds them.  A run that was not done is one of a failed group.
+ *
  * A guess.  While few rows are computed, the next layer's router is applied to this layer's input, which
  * mostly shows what that layer will need; the store reads it early.  It is one more item of the first
  * `inner`.
@@ -48,6 +52,7 @@
 #include "../../include/coli/exact.h"
 #include "phase.h"
 #include "route.h"
+#include "stream.h"
 
 enum {
     INNER = 64,     // columns of the inner width per item: whole groups of either size
@@ -65,11 +70,11 @@ typedef struct run {
 
 /* Where a result comes from. */
 typedef struct source {
-    int32_t device; // index; HOST: the tile; BUFFER: `computed`
+    int32_t device; // index; HOST: the tile; BUFFER, STREAMED: `computed`
     uint32_t row;   // of the device's result; else whether its expert was read for it
 } source;
 
-enum { HOST = -1, BUFFER = -2 };
+enum { HOST = -1, BUFFER = -2, STREAMED = -3 };
 
 enum {
     SHARED = COLI__MAX_DEVICE,
@@ -119,7 +124,15 @@ struct coli__moe {
     uint32_t *terms;     // (n_used)
 
     source *pair_source; // (max_tok * n_used) with devices or a store
-    float *computed;     // (max_tok * n_used, d_model) by pair; with a store
+    float *computed;     // (max_tok * n_used, d_model) by pair; with a store or streams
+
+    /* per chunk, with streams */
+    coli__stream **streams; // (n_device) NULL: none
+    bool *streams_now;      // (n_device) it has work
+    coli__passing *passing; // (n_expert) runs that pass through devices
+    uint32_t n_passing;
+    uint32_t *n_row;  // (n_expert) of runs
+    uint8_t *flagged; // (max_tok * n_used) by pair, of those that passed
 
     /* per chunk, with a store that guesses */
     const coli__moe_layer *guess_layer; // whom the guesses are about; NULL: there are none
@@ -165,6 +178,23 @@ static coli_status create_shared_groups(coli__moe *m, coli__group_limits limits)
     return COLI_OK;
 }
 
+static coli_status create_streams(coli__moe *m, size_t max_row_bytes)
+{
+    const size_t n_pair = (size_t)m->max_tok * m->n_used;
+    m->streams = coli__calloc(m->n_device, sizeof *m->streams);
+    m->streams_now = coli__calloc(m->n_device, sizeof *m->streams_now);
+    m->passing = coli__calloc(m->n_expert, sizeof *m->passing);
+    m->n_row = coli__calloc(m->n_expert, sizeof *m->n_row);
+    m->flagged = coli__calloc(n_pair, sizeof *m->flagged);
+    if (!m->streams || !m->streams_now || !m->passing || !m->n_row || !m->flagged)
+        return COLI_E_NOMEM;
+    for (uint32_t i = 0; i < m->n_device; i++)
+        if (coli__tier_can_stream(m->tier, i, m->layers[0].experts))
+            COLI_TRY(coli__stream_create(m->tier, i, m->max_tok, max_row_bytes, m->d_model,
+                                         &m->streams[i]));
+    return COLI_OK;
+}
+
 static coli_status create_groups(coli__moe *m)
 {
     const size_t n_pair = (size_t)m->max_tok * m->n_used;
@@ -182,6 +212,7 @@ static coli_status create_groups(coli__moe *m)
                                        .max_row_bytes = ((size_t)m->d_model + 63) & ~(size_t)63};
     for (uint32_t i = 0; i < m->n_device; i++)
         COLI_TRY(coli__group_create(coli__devices_at(m->devices, i), &limits, &m->groups[i]));
+    if (coli__tier_stream_rows(m->tier) > 0) COLI_TRY(create_streams(m, limits.max_row_bytes));
     return create_shared_groups(m, limits);
 }
 
@@ -233,12 +264,15 @@ coli_status coli__moe_create(const coli__moe_layer *layers, uint32_t n_layer,
         m->pair_source = coli__calloc(n_pair, sizeof *m->pair_source);
         if (!m->pair_source) status = COLI_E_NOMEM;
     }
-    if (store) {
+    if (store || coli__tier_stream_rows(tier) > 0) {
         m->computed = coli__alloc64_raw(n_pair * m->d_model * sizeof(float));
+        if (!m->computed) status = COLI_E_NOMEM;
+    }
+    if (store) {
         m->guess_logits = coli__alloc64(GUESS_ROWS * (size_t)m->n_expert * sizeof(float));
         m->guess_ids = coli__calloc(GUESS_ROWS * (size_t)m->n_used, sizeof *m->guess_ids);
         m->guess_w = coli__calloc(GUESS_ROWS * (size_t)m->n_used, sizeof *m->guess_w);
-        if (!m->computed || !m->guess_logits || !m->guess_ids || !m->guess_w) status = COLI_E_NOMEM;
+        if (!m->guess_logits || !m->guess_ids || !m->guess_w) status = COLI_E_NOMEM;
     }
     atomic_init(&m->first_bad, UINT32_MAX);
     if (status == COLI_OK && m->n_device > 0) status = create_groups(m);
@@ -250,8 +284,17 @@ coli_status coli__moe_create(const coli__moe_layer *layers, uint32_t n_layer,
     return COLI_OK;
 }
 
+/* With a store: results that wait for the join, and guesses. */
+static uint64_t store_bytes(const coli__ct_experts *e, uint64_t n_pair, uint32_t n_used)
+{
+    const coli__moe *m = NULL; // for the sizes of its numbers
+    return n_pair * (e->d_model * sizeof *m->computed + sizeof *m->pair_source) +
+           GUESS_ROWS * (e->n_expert * sizeof *m->guess_logits +
+                         n_used * (sizeof *m->guess_ids + sizeof *m->guess_w));
+}
+
 uint64_t coli__moe_bytes(const coli__moe_layer *layers, uint32_t n_layer, uint32_t n_expert_used,
-                         uint32_t max_tok, uint32_t n_worker)
+                         uint32_t max_tok, uint32_t n_worker, bool with_store)
 {
     const coli__moe *m = NULL; // for the sizes of its numbers
     const coli__ct_experts *e = layers[0].experts;
@@ -266,7 +309,8 @@ uint64_t coli__moe_bytes(const coli__moe_layer *layers, uint32_t n_layer, uint32
            coli__acts_bytes((uint32_t)n_pair, e->d_ff, inner) +
            coli__acts_bytes(max_tok, layers[0].shared_gate.n_out, shared) + max_tok * per_row +
            n_pair * per_pair + ((uint64_t)e->n_expert + 1) * (sizeof *m->n_of + sizeof *m->runs) +
-           n_worker * (n_pair + max_tok) * TILE * sizeof *m->tile;
+           n_worker * (n_pair + max_tok) * TILE * sizeof *m->tile +
+           (with_store ? store_bytes(e, n_pair, n_expert_used) : 0);
 }
 
 void coli__moe_destroy(coli__moe *m)
@@ -288,7 +332,13 @@ void coli__moe_destroy(coli__moe *m)
     for (uint32_t i = 0; m->groups && i < m->n_device; i++) coli__group_destroy(m->groups[i]);
     for (uint32_t i = 0; m->shared_groups && i < m->n_device; i++)
         coli__group_destroy(m->shared_groups[i]);
+    for (uint32_t i = 0; m->streams && i < m->n_device; i++) coli__stream_destroy(m->streams[i]);
     coli__free(m->groups);
+    coli__free(m->streams);
+    coli__free(m->streams_now);
+    coli__free(m->passing);
+    coli__free(m->n_row);
+    coli__free(m->flagged);
     coli__free(m->shared_groups);
     coli__free(m->all_rows);
     coli__free(m->in_use);
@@ -338,10 +388,10 @@ void coli__moe_levels(const coli__moe *m, uint32_t t, uint8_t *levels)
     for (uint32_t rank = 0; rank < m->n_used; rank++) {
         const uint32_t pair = m->pair_of[(size_t)t * m->n_used + rank];
         const source *s = m->pair_source ? &m->pair_source[pair] : NULL;
-        levels[rank] = !s               ? COLI_LEVEL_RAM
-                       : s->device >= 0 ? COLI_LEVEL_VRAM
-                       : s->row         ? COLI_LEVEL_DISK
-                                        : COLI_LEVEL_RAM;
+        levels[rank] = !s                                        ? COLI_LEVEL_RAM
+                       : s->device >= 0 || s->device == STREAMED ? COLI_LEVEL_VRAM
+                       : s->row                                  ? COLI_LEVEL_DISK
+                                                                 : COLI_LEVEL_RAM;
     }
 }
 
@@ -455,6 +505,7 @@ static int32_t device_of_row(const coli__moe *m, uint32_t t)
 {
     const uint32_t *pair = m->pair_of + (size_t)t * m->n_used;
     const int32_t device = m->pair_source[pair[0]].device;
+    if (device < 0) return HOST;
     for (uint32_t rank = 1; rank < m->n_used; rank++)
         if (m->pair_source[pair[rank]].device != device) return HOST;
     return device;
@@ -498,31 +549,139 @@ static void hold_shared(coli__moe *m, const coli__moe_layer *layer, uint32_t n_t
     m->runs[m->n_run - 1].n = 0;
 }
 
+/* -- streams ----------------------------------------------------------------------------------- */
+
+static void swap_runs(coli__moe *m, uint32_t a, uint32_t b)
+{
+    const run r = m->runs[a];
+    m->runs[a] = m->runs[b];
+    m->runs[b] = r;
+}
+
+/* The slowest of those that stream: a chunk is done when the last of them is. */
+static coli__speeds stream_speeds(const coli__moe *m, const uint32_t *device, uint32_t n)
+{
+    coli__speeds all = coli__tier_speeds(m->tier, device[0]);
+    for (uint32_t i = 1; i < n; i++) {
+        const coli__speeds s = coli__tier_speeds(m->tier, device[i]);
+        if (s.pass_ns > all.pass_ns) all.pass_ns = s.pass_ns;
+        if (s.pass_row_ns > all.pass_row_ns) all.pass_row_ns = s.pass_row_ns;
+    }
+    return all;
+}
+
+/* How many of the processor's routed runs pass through n devices: the first of them, afterwards. */
+static uint32_t choose_streamed(coli__moe *m, const uint32_t *device, uint32_t n)
+{
+    const uint32_t n_run = m->n_run - 1, rows = coli__tier_stream_rows(m->tier);
+    if (rows != COLI_STREAM_AUTO) {
+        uint32_t n_chosen = 0;
+        for (uint32_t i = 0; i < n_run; i++)
+            if (m->runs[i].n >= rows) swap_runs(m, i, n_chosen++);
+        return n_chosen;
+    }
+    for (uint32_t i = 1; i < n_run; i++) // most rows first; experts are some hundred at most
+        for (uint32_t j = i; j > 0 && m->runs[j].n > m->runs[j - 1].n; j--) swap_runs(m, j, j - 1);
+    for (uint32_t i = 0; i < n_run; i++) m->n_row[i] = m->runs[i].n;
+    const coli__speeds speeds = stream_speeds(m, device, n);
+    return coli__afford_stream(&speeds, n, m->n_row, n_run);
+}
+
+/* Move runs from `runs` to `passing`. */
+static void take_streamed(coli__moe *m, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        const run r = m->runs[i];
+        m->passing[i] = (coli__passing){.expert = r.expert,
+                                        .first = r.first,
+                                        .n = r.n,
+                                        .rows = m->pair_row + r.first,
+                                        .y = m->computed + (size_t)r.first * m->d_model,
+                                        .flag = m->flagged + r.first};
+        for (uint32_t p = r.first; p < r.first + r.n; p++)
+            m->pair_source[p] = (source){STREAMED, 0};
+    }
+    m->n_passing = n;
+    m->n_run -= n;
+    memmove(m->runs, m->runs + n, m->n_run * sizeof *m->runs);
+}
+
+/* The devices that streams are for, in this chunk: their number. */
+static uint32_t hold_streamed(coli__moe *m, const coli__moe_layer *layer, uint32_t n_tok,
+                              uint32_t *device)
+{
+    m->n_passing = 0;
+    if (!m->streams) return 0;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < m->n_device; i++) {
+        m->streams_now[i] = false;
+        if (n_tok > 1 && m->streams[i] && coli__tier_can_stream(m->tier, i, layer->experts))
+            device[n++] = i;
+    }
+    if (n == 0) return 0;
+    take_streamed(m, choose_streamed(m, device, n));
+    return m->n_passing < n ? m->n_passing : n;
+}
+
+/* The groups of a device, behind the streamed ones of the n devices that have some. */
+static void start_device(coli__moe *m, const coli__moe_layer *layer, uint32_t i,
+                         const uint32_t *streaming, uint32_t n)
+{
+    coli__group *routed = m->in_use[i] ? m->groups[i] : NULL, *then = NULL;
+    if ((int32_t)i == m->shared_device) {
+        then = routed;
+        routed = m->shared_groups[i];
+    }
+    for (uint32_t k = 0; k < n; k++) {
+        if (streaming[k] != i) continue;
+        const coli__stream_work work = {.layer = layer->experts,
+                                        .x = layer->experts->gate.fmt.group == 32 ? &m->x.q32
+                                                                                  : &m->x.q64,
+                                        .passing = m->passing,
+                                        .first = k,
+                                        .step = n,
+                                        .n = m->n_passing,
+                                        .group = routed,
+                                        .then = then};
+        m->streams_now[i] = true;
+        coli__stream_start(m->streams[i], &work);
+        return;
+    }
+    if (routed) coli__group_start(routed, then);
+}
+
 static void start_groups(coli__moe *m, const coli__moe_layer *layer, uint32_t n_tok)
 {
     m->n_held = 0;
     if (m->n_device == 0) return;
+    uint32_t streaming[COLI__MAX_DEVICE];
     hold(m, layer, n_tok);
     hold_shared(m, layer, n_tok);
+    const uint32_t n = hold_streamed(m, layer, n_tok, streaming);
     if (m->n_held > 0) join_on_devices(m, n_tok);
-    for (uint32_t i = 0; i < m->n_device; i++) {
-        coli__group *routed = m->in_use[i] ? m->groups[i] : NULL;
-        if ((int32_t)i == m->shared_device)
-            coli__group_start(m->shared_groups[i], routed);
-        else if (routed)
-            coli__group_start(routed, NULL);
-    }
+    for (uint32_t i = 0; i < m->n_device; i++) start_device(m, layer, i, streaming, n);
 }
 
 static bool has_groups(const coli__moe *m)
 {
-    return m->n_held > 0 || m->shared_device != HOST;
+    return m->n_held > 0 || m->n_passing > 0 || m->shared_device != HOST;
+}
+
+/* Wait for the streams: false when a run was not done. */
+static bool wait_for_streams(const coli__moe *m)
+{
+    if (m->n_passing == 0) return true;
+    bool good = true;
+    for (uint32_t i = 0; i < m->n_device; i++)
+        if (m->streams_now[i]) coli__stream_wait(m->streams[i]);
+    for (uint32_t i = 0; i < m->n_passing; i++) good &= m->passing[i].is_done;
+    return good;
 }
 
 /* Wait for the groups: false when one of them failed.  results (N_RESULT) */
 static bool wait_for_groups(const coli__moe *m, const coli_bk_result **results)
 {
-    bool good = true;
+    bool good = wait_for_streams(m);
     for (uint32_t i = 0; i < m->n_device; i++) {
         results[i] = m->in_use[i] ? coli__group_wait(m->groups[i]) : NULL;
         good &= results[i] || !m->in_use[i];
@@ -538,17 +697,40 @@ static void reject_flagged(coli__moe *m, const coli_bk_result **results, uint32_
 {
     for (uint32_t t = 0; t < n_tok; t++) {
         if (results[SHARED] && results[SHARED]->flag[t]) coli__moe_reject(m, t);
-        if (m->n_held == 0) continue;
-        const source *joined = &m->join_source[t];
-        if (joined->device != HOST) {
+        if (m->n_held == 0 && m->n_passing == 0) continue;
+        const source *joined = m->n_held > 0 ? &m->join_source[t] : NULL;
+        if (joined && joined->device != HOST) {
             if (results[joined->device]->flag[joined->row]) coli__moe_reject(m, t);
             continue;
         }
         for (uint32_t rank = 0; rank < m->n_used; rank++) {
-            const source *s = &m->pair_source[m->pair_of[(size_t)t * m->n_used + rank]];
-            if (s->device >= 0 && results[s->device]->flag[s->row]) coli__moe_reject(m, t);
+            const uint32_t p = m->pair_of[(size_t)t * m->n_used + rank];
+            const source *s = &m->pair_source[p];
+            if (s->device >= 0 ? results[s->device]->flag[s->row]
+                               : s->device == STREAMED && m->flagged[p])
+                coli__moe_reject(m, t);
         }
     }
+}
+
+/* The same for the runs that were not done. */
+static uint32_t take_back_streamed(coli__moe *m)
+{
+    uint32_t n_passing = 0, n_pair = 0;
+    const uint32_t n_run = m->n_run;
+    for (uint32_t i = 0; i < m->n_passing; i++) {
+        const coli__passing p = m->passing[i];
+        if (p.is_done) {
+            m->passing[n_passing++] = p;
+            continue;
+        }
+        for (uint32_t k = p.first; k < p.first + p.n; k++) m->pair_source[k].device = HOST;
+        m->runs[m->n_run++] = (run){p.expert, p.first, p.n, NULL};
+        n_pair += p.n;
+    }
+    m->n_passing = n_passing;
+    coli__devices_count(m->devices, 0, 0, n_pair);
+    return m->n_run - n_run;
 }
 
 /* Give the runs of failed groups back to the processor, behind its other routed ones; how many. */
@@ -566,13 +748,14 @@ static uint32_t take_back(coli__moe *m, const coli_bk_result **results, uint32_t
             m->held[n_held++] = r;
             continue;
         }
-        for (uint32_t p = r.first; p < r.first + r.n; p++) m->pair_source[p].device = HOST;
+        for (uint32_t p = r.first; p < r.first + r.n; p++) m->pair_source[p] = (source){HOST, 0};
         m->runs[m->n_run++] = r;
         n_run++;
         n_pair += r.n;
     }
     for (uint32_t i = 0; i < m->n_device; i++) m->in_use[i] = results[i] != NULL;
     m->n_held = n_held;
+    n_run += take_back_streamed(m);
     m->runs[m->n_run++] = shared;
     coli__devices_count(m->devices, 0, 0, n_pair);
     return n_run;
@@ -604,8 +787,8 @@ typedef struct job {
     uint32_t first_run, n_part; // of `inner` and `outer_part`
     uint32_t first_left;        // of `outer`: the runs before it are in `computed`
     float *h;
-    bool timed;     // host_ns is wanted
-    double host_ns; // see coli__work
+    bool timed;                  // these are wanted
+    double host_ns, host_row_ns; // see coli__work
 } job;
 
 static void expert_of(const job *j, const run *r, coli__mat *gate, coli__mat *up, coli__mat *down)
@@ -729,7 +912,8 @@ static const float *computed_of(const coli__moe *m, uint32_t p, uint32_t first, 
 {
     const source *s = m->pair_source ? &m->pair_source[p] : NULL;
     if (!s || s->device == HOST) return tile + (size_t)p * TILE;
-    if (s->device == BUFFER) return m->computed + (size_t)p * m->d_model + first;
+    if (s->device == BUFFER || s->device == STREAMED)
+        return m->computed + (size_t)p * m->d_model + first;
     return results[s->device]->y + s->row * results[s->device]->ld + first;
 }
 
@@ -841,13 +1025,6 @@ typedef struct waves {
     uint32_t done, here, asked, end;
 } waves;
 
-static void swap_runs(coli__moe *m, uint32_t a, uint32_t b)
-{
-    const run r = m->runs[a];
-    m->runs[a] = m->runs[b];
-    m->runs[b] = r;
-}
-
 /* Hold what is here or coming, and put it first. */
 static void hold_what_is_there(waves *w)
 {
@@ -938,7 +1115,8 @@ static uint32_t wave_size(const waves *w)
  * fills the time until something has arrived.  What the last wave uses stays held. */
 static coli_status compute_waves(waves *w, uint32_t n_block_shared)
 {
-    const bool keep_last = w->j->m->n_held == 0, guesses = w->j->n_guess > 0;
+    const coli__moe *m = w->j->m;
+    const bool keep_last = m->n_held == 0 && m->n_passing == 0, guesses = w->j->n_guess > 0;
     COLI_TRY(receive(w, false));
     for (bool is_first = true;; is_first = false) {
         const uint32_t n = wave_size(w);
@@ -1010,6 +1188,26 @@ static double host_ns(const coli__moe *m, const coli__moe_layer *layer, uint64_t
     return (m->store ? 1 : 1.5) * (double)compute_ns / (n + shared / routed);
 }
 
+/* What a row of an expert took, of many, likewise. */
+static double host_row_ns(const job *j, uint64_t compute_ns)
+{
+    const coli__moe *m = j->m;
+    const double routed = matrix_bytes(&j->layer->experts->gate);
+    double n_row = 0;
+    for (uint32_t i = 0; i + 1 < m->n_run; i++) n_row += m->runs[i].n;
+    if (n_row == 0 || routed == 0) return 0;
+    if (m->shared_device == HOST) n_row += j->n_tok * matrix_bytes(&j->layer->shared_gate) / routed;
+    return (m->store ? 1 : 1.5) * (double)compute_ns / n_row;
+}
+
+static void note_times(job *j, uint64_t compute_ns)
+{
+    if (j->n_tok == 1)
+        j->host_ns = host_ns(j->m, j->layer, compute_ns);
+    else
+        j->host_row_ns = host_row_ns(j, compute_ns);
+}
+
 static coli_status compute_and_join(job *j)
 {
     coli__moe *m = j->m;
@@ -1019,7 +1217,7 @@ static coli_status compute_and_join(job *j)
     }
     const uint64_t begin_ns = j->timed ? coli__clock_ns() : 0;
     COLI_TRY(compute(j, 0, m->n_run - 1, n_block_shared(m)));
-    if (begin_ns) j->host_ns = host_ns(m, j->layer, coli__clock_ns() - begin_ns);
+    if (begin_ns) note_times(j, coli__clock_ns() - begin_ns);
     run_outer(j);
     return has_groups(m) ? finish_groups(j) : COLI_OK;
 }
@@ -1042,6 +1240,16 @@ static void count_rows(const coli__moe *m)
     uint64_t n_host = 0;
     for (uint32_t i = 0; i + 1 < m->n_run; i++) n_host += m->runs[i].n;
     coli__devices_count(m->devices, m->n_pair - n_host, n_host, 0);
+    uint64_t n_row = 0;
+    for (uint32_t i = 0; i < m->n_passing; i++) n_row += m->passing[i].n;
+    if (n_row > 0) coli__devices_count_streamed(m->devices, m->n_passing, n_row);
+}
+
+/* Whether somebody wants to know how long the processor takes. */
+static bool is_timed(const coli__moe *m, uint32_t n_tok)
+{
+    return n_tok == 1 ? coli__tier_measures(m->tier)
+                      : coli__tier_stream_rows(m->tier) == COLI_STREAM_AUTO;
 }
 
 coli__moe_times coli__moe_take_times(coli__moe *m)
@@ -1063,7 +1271,7 @@ coli_status coli__moe_run(coli__moe *m, const coli__moe_layer *layer, coli__pool
              .n_tok = n_tok,
              .n_block = (m->d_ff + INNER - 1) / INNER,
              .h = h,
-             .timed = n_tok == 1 && coli__tier_measures(m->tier)};
+             .timed = is_timed(m, n_tok)};
     const coli_status status = compute_and_join(&j);
     if (m->store) release_last_wave(&j); // after a failure some of it is released already
     const unsigned bad = atomic_exchange(&m->first_bad, UINT32_MAX);
@@ -1077,7 +1285,8 @@ coli_status coli__moe_run(coli__moe *m, const coli__moe_layer *layer, coli__pool
                              .n_used = m->n_used,
                              .begin_ns = start_ns,
                              .end_ns = coli__clock_ns(),
-                             .host_ns = j.host_ns};
+                             .host_ns = j.host_ns,
+                             .host_row_ns = j.host_row_ns};
     coli__tier_used(m->tier, layer->experts, &work);
     coli__store_used(m->store, layer->experts, m->ids, m->n_pair);
     m->times.moe_ns += coli__clock_ns() - start_ns;

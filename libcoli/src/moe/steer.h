@@ -41,6 +41,7 @@ typedef struct coli__work {
     uint32_t n_row, n_used;
     uint64_t begin_ns, end_ns; // monotonic; both 0: nobody measured
     double host_ns;            // that one expert took on the processor for one row; 0: not known
+    double host_row_ns;        // that a row took there, of many; 0: not known
 } coli__work;
 
 /* One thread uses it. */

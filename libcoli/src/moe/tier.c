@@ -10,7 +10,11 @@
  *      any --forget_device--> away                               its device is lost
  *
  * Slots.  A device has equal slots, tensors of one expert each.  A swap keeps the slot and overwrites
- * its content: nothing is allocated, and used == residents * slot whenever nothing is queued.
+ * its content: nothing is allocated, and used == (residents + spares) * slot whenever nothing is queued.
+ *
+ * Spare slots are in the books from create on, so that trunk and residents get what they leave; they are
+ * filled, with any expert, before those.  While a chunk is computed they belong to the device's stream
+ * (stream.h), which may find that one is gone; the computing thread then strikes it from the books.
  *
  * Who touches what.  States and slots belong to the thread that computes.  A copy is a job in
  * its device's ring; the device's thread takes it, copies, and puts the result in; the computing
@@ -73,6 +77,14 @@ enum { NONE = UINT32_MAX };
 
 enum { LISTED = 1, TO_REPORT = 2 }; // of an expert that left; bits
 
+/* The spare slots of a device. */
+typedef struct spares {
+    coli_bk_tensor *tensor[COLI__SPARE]; // NULL: there is none
+    uint32_t n_booked;
+    void *staging;          // (coli__store_room) what is copied was read to here
+    double pass_ns, row_ns; // of those that passed, since the computing thread looked; 0: not known
+} spares;
+
 struct coli__tier {
     /* immutable after create */
     coli__devices *devices;
@@ -83,6 +95,8 @@ struct coli__tier {
     bool starts_empty, home_by_layer, measures;
     uint32_t layer_split;
     uint32_t usable; // bit i: device i may hold experts
+    uint32_t stream_rows;
+    const coli__store *store; // NULL: experts are mapped
 
     /* the computing thread's */
     uint8_t *place;          // (n_layer, n_expert) coli__place
@@ -95,6 +109,7 @@ struct coli__tier {
     uint32_t n_resident[COLI__MAX_DEVICE];
     uint32_t room[COLI__MAX_DEVICE]; // slots that nothing was queued for yet
     uint64_t n_queued;
+    spares spares[COLI__MAX_DEVICE];     // a stream's, while one runs
     bool is_full[COLI__MAX_DEVICE];      // an upload found no room
     bool is_forgotten[COLI__MAX_DEVICE]; // lost, and its experts are away
     ring *rings[COLI__MAX_DEVICE];
@@ -271,6 +286,105 @@ uint32_t coli__tier_evicted_take(coli__tier *t, uint32_t *ids, uint32_t cap)
     return n;
 }
 
+/* The shortest lately. */
+static void note_ns(double *seen, double ns)
+{
+    if (ns <= 0) return;
+    *seen = *seen == 0 || ns < *seen ? ns : *seen + (ns - *seen) / 64;
+}
+
+/* -- spare slots ------------------------------------------------------------------------------- */
+
+/* Strike those that are gone from the books. */
+static void book_spares(coli__tier *t, uint32_t device)
+{
+    spares *s = &t->spares[device];
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < COLI__SPARE; i++) n += s->tensor[i] != NULL;
+    for (; s->n_booked > n; s->n_booked--)
+        coli__devices_slot_gone(t->devices, device, t->slot_bytes);
+}
+
+/* Of every device that may hold experts, as many as there is room for. */
+static void reserve_spares(coli__tier *t)
+{
+    for (uint32_t i = 0; i < coli__devices_n(t->devices); i++)
+        while (t->usable >> i & 1 && t->spares[i].n_booked < COLI__SPARE &&
+               coli__devices_take(t->devices, i, t->slot_bytes))
+            t->spares[i].n_booked++;
+}
+
+/* Where an expert can be copied from; false when it cannot be read. */
+static bool find_source(coli__tier *t, uint32_t device, const coli__ct_experts *layer,
+                        uint32_t expert, coli_bk_source *source)
+{
+    const uint8_t *data;
+    if (!coli__devices_expert_source(t->devices, device, layer, expert, source)) return false;
+    if (!t->store) return true;
+    if (coli__store_read(t->store, layer, expert, t->spares[device].staging, &data) != COLI_OK)
+        return false;
+    source->data = data;
+    return true;
+}
+
+static bool fill_spare(coli__tier *t, uint32_t device, coli_bk_tensor **out)
+{
+    coli_bk_source source;
+    const uint64_t begin_ns = coli__clock_ns();
+    if (!find_source(t, device, layer_of(t, 0), 0, &source) || // any expert
+        coli__device_upload(coli__devices_at(t->devices, device), &source, out) != COLI_OK)
+        return false;
+    note_ns(&t->spares[device].pass_ns, (double)(coli__clock_ns() - begin_ns));
+    return true;
+}
+
+static void fill_spares(coli__tier *t)
+{
+    for (uint32_t i = 0; i < coli__devices_n(t->devices); i++) {
+        spares *s = &t->spares[i];
+        for (uint32_t k = 0; k < s->n_booked && fill_spare(t, i, &s->tensor[k]);) k++;
+        while (s->n_booked > 0 && !s->tensor[s->n_booked - 1]) { // the room is free again
+            s->n_booked--;
+            coli__devices_give(t->devices, i, t->slot_bytes);
+        }
+    }
+}
+
+uint64_t coli__tier_spare_bytes(const coli__tier *t, uint32_t device)
+{
+    return t ? t->spares[device].n_booked * t->slot_bytes : 0;
+}
+
+bool coli__tier_has_spare(const coli__tier *t, uint32_t device, uint32_t slot)
+{
+    return t->spares[device].tensor[slot] != NULL;
+}
+
+coli_bk_tensor *coli__tier_pass(coli__tier *t, uint32_t device, uint32_t slot,
+                                const coli__ct_experts *layer, uint32_t expert)
+{
+    spares *s = &t->spares[device];
+    coli_bk_source source;
+    bool in_place;
+    const uint64_t begin_ns = coli__clock_ns();
+    if (!find_source(t, device, layer, expert, &source) ||
+        coli__device_overwrite(coli__devices_at(t->devices, device), &s->tensor[slot], &source,
+                               &in_place) != COLI_OK)
+        return NULL;
+    note_ns(&s->pass_ns, (double)(coli__clock_ns() - begin_ns));
+    return s->tensor[slot];
+}
+
+void coli__tier_passed(coli__tier *t, uint32_t device, double row_ns)
+{
+    note_ns(&t->spares[device].row_ns, row_ns);
+}
+
+uint32_t coli__tier_stream_rows(const coli__tier *t)
+{
+    return t ? t->stream_rows : 0;
+}
+
 /* -- copies begin and land --------------------------------------------------------------------- */
 
 static bool queue_copy(coli__tier *t, coli__swap swap, coli_bk_tensor *tensor)
@@ -307,21 +421,16 @@ static void forget_device(coli__tier *t, uint32_t device)
 {
     if (t->is_forgotten[device]) return;
     t->is_forgotten[device] = true;
-    coli__devices_give(t->devices, device, t->n_resident[device] * t->slot_bytes);
+    coli__devices_give(t->devices, device,
+                       (t->n_resident[device] + t->spares[device].n_booked) * t->slot_bytes);
     t->n_resident[device] = 0;
+    t->spares[device] = (spares){.staging = t->spares[device].staging};
     for (uint32_t id = 0; id < t->n_layer * t->n_expert; id++)
         if (t->home[id] == device && t->place[id] != COLI__PLACE_QUEUED) {
             if (t->place[id] == COLI__PLACE_RESIDENT) note_evicted(t, id);
             t->place[id] = COLI__PLACE_AWAY;
             t->tensor[id] = NULL;
         }
-}
-
-/* The shortest lately. */
-static void note_ns(double *seen, double ns)
-{
-    if (ns <= 0) return;
-    *seen = *seen == 0 || ns < *seen ? ns : *seen + (ns - *seen) / 64;
 }
 
 /* A copy has ended. */
@@ -358,6 +467,7 @@ static void collect(coli__tier *t)
     copy c;
     for (uint32_t i = 0; i < coli__devices_n(t->devices); i++) {
         while (ring_take(t->rings[i], false, &c)) land(t, &c);
+        book_spares(t, i);
         if (!coli__device_alive(coli__devices_at(t->devices, i))) forget_device(t, i);
     }
 }
@@ -382,6 +492,12 @@ static bool same_shape(const coli__ct_experts *a, const coli__ct_experts *b)
            memcmp(&a->gate.fmt, &b->gate.fmt, sizeof a->gate.fmt) == 0 &&
            memcmp(&a->up.fmt, &b->up.fmt, sizeof a->up.fmt) == 0 &&
            memcmp(&a->down.fmt, &b->down.fmt, sizeof a->down.fmt) == 0;
+}
+
+bool coli__tier_can_stream(const coli__tier *t, uint32_t device, const coli__ct_experts *layer)
+{
+    return t->spares[device].n_booked > 0 && same_shape(layer_of(t, 0), layer) &&
+           coli__device_alive(coli__devices_at(t->devices, device));
 }
 
 static bool may_hold(const coli__tier *t, uint32_t device, const coli__ct_experts *layer)
@@ -467,10 +583,12 @@ static void find_room(coli__tier *t)
     }
 }
 
-void coli__tier_room(coli__tier *t, uint32_t *n)
+coli_status coli__tier_room(coli__tier *t, uint32_t *n)
 {
+    COLI_TRY(find_homes(t));
     find_room(t);
     memcpy(n, t->room, sizeof t->room);
+    return COLI_OK;
 }
 
 /* Queue the copy of one expert; false when the ring is full. */
@@ -523,6 +641,7 @@ static void fill_on_use(coli__tier *t, uint32_t layer, const int32_t *ids, size_
 coli_status coli__tier_fill(coli__tier *t, const uint32_t *stored)
 {
     if (!t) return COLI_OK;
+    fill_spares(t);
     COLI_TRY(find_homes(t));
     const uint32_t n = t->n_layer * t->n_expert;
     coli__plan_key *keys = coli__calloc(n, sizeof *keys);
@@ -615,6 +734,7 @@ static coli_status build(coli__tier *t, const coli__tier_opts *o)
         const uint64_t bytes = coli__device_footprint(coli__devices_at(t->devices, i), block);
         if (bytes > t->slot_bytes) t->slot_bytes = bytes;
     }
+    if (t->stream_rows > 0) reserve_spares(t);
     return COLI_OK;
 }
 
@@ -634,6 +754,7 @@ coli_status coli__tier_create(coli__devices *devices, const coli__container *con
     t->home_by_layer = opts->home_by_layer || opts->layer_split > 0;
     t->layer_split = opts->layer_split;
     t->usable = opts->devices;
+    t->stream_rows = opts->stream_rows;
     const coli_status status = build(t, opts);
     if (status != COLI_OK) {
         coli__tier_destroy(t);
@@ -646,10 +767,13 @@ coli_status coli__tier_create(coli__devices *devices, const coli__container *con
 coli_status coli__tier_read_from(coli__tier *t, const coli__store *store)
 {
     if (!t || !store) return COLI_OK;
+    t->store = store;
     for (uint32_t i = 0; i < coli__devices_n(t->devices); i++) {
         ring *r = t->rings[i];
         COLI_TRY(coli__pages_take(coli__store_room(store), &r->staging));
         r->store = store; // its thread looks when there is a copy
+        if (t->stream_rows > 0)
+            COLI_TRY(coli__pages_take(coli__store_room(store), &t->spares[i].staging));
     }
     return COLI_OK;
 }
@@ -658,6 +782,9 @@ void coli__tier_destroy(coli__tier *t)
 {
     if (!t) return;
     for (uint32_t i = 0; i < COLI__MAX_DEVICE; i++) ring_destroy(t->rings[i]);
+    for (uint32_t i = 0; i < coli__devices_n(t->devices); i++)
+        if (t->spares[i].staging && !coli__device_hangs(coli__devices_at(t->devices, i)))
+            coli__pages_give(t->spares[i].staging, coli__store_room(t->store));
     coli__steer_finish(&t->steer);
     coli__free(t->index);
     coli__free(t->place);
@@ -700,8 +827,13 @@ void coli__tier_used(coli__tier *t, const coli__ct_experts *layer, const coli__w
     if (!t) return;
     collect(t);
     const uint32_t l = t->index[layer->layer];
-    for (uint32_t i = 0; i < coli__devices_n(t->devices) && !t->speeds_are_set; i++)
+    for (uint32_t i = 0; i < coli__devices_n(t->devices) && !t->speeds_are_set; i++) {
         note_ns(&t->speeds[i].host_ns, work->host_ns);
+        note_ns(&t->speeds[i].host_row_ns, work->host_row_ns);
+        note_ns(&t->speeds[i].pass_ns, t->spares[i].pass_ns);
+        note_ns(&t->speeds[i].pass_row_ns, t->spares[i].row_ns);
+        t->spares[i].pass_ns = t->spares[i].row_ns = 0;
+    }
     fill_on_use(t, l, work->ids, (size_t)work->n_row * work->n_used);
     coli__steer_used(&t->steer, l, work, t->speeds);
 }
@@ -770,8 +902,8 @@ bool coli__tier_is_sound(const coli__tier *t)
     }
     for (uint32_t i = 0; i < coli__devices_n(t->devices); i++)
         if (n[i] != t->n_resident[i] ||
-            coli__devices_used(t->devices, i) !=
-                n[i] * t->slot_bytes + coli__devices_matrix_bytes(t->devices, i))
+            coli__devices_used(t->devices, i) != (n[i] + t->spares[i].n_booked) * t->slot_bytes +
+                                                     coli__devices_matrix_bytes(t->devices, i))
             return false;
     return t->n_queued == 0;
 }

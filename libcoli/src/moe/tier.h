@@ -24,6 +24,7 @@ typedef struct coli__tier_opts {
     bool home_by_layer;   // else by expert (home.h)
     uint32_t layer_split; // by layer: so many are the first device's, of two; 0: by allowance
     uint32_t devices;     // bit i: device i may hold experts
+    uint32_t stream_rows; // as in coli_model_opts; but for 0, each device keeps spare slots
 } coli__tier_opts;
 
 /* Empty.  The container and the devices outlive the tier.  *out is NULL without devices. */
@@ -51,14 +52,32 @@ coli_status coli__tier_read_from(coli__tier *tier, const coli__store *store);
  * lost; E_INVALID when layer_split does not fit the devices or the layers. */
 coli_status coli__tier_fill(coli__tier *tier, const uint32_t *heat);
 
-/* How many experts fill would bring to each device, as far as memory goes: (COLI__MAX_DEVICE). */
-void coli__tier_room(coli__tier *tier, uint32_t *n);
+/* How many experts fill would bring to each device, as far as memory goes: (COLI__MAX_DEVICE).
+ * E_INVALID as fill. */
+coli_status coli__tier_room(coli__tier *tier, uint32_t *n);
 
 coli__devices *coli__tier_devices(const coli__tier *tier);
 
 /* False when the expert is on no device that is alive. */
 bool coli__tier_find(const coli__tier *tier, const coli__ct_experts *layer, uint32_t expert,
                      coli__slot *out);
+
+/* -- spare slots ------------------------------------------------------------------------------- */
+
+/* Slots through which experts pass (stream.h).  They hold what passed last, and are nobody's. */
+enum { COLI__SPARE = 2 }; // of each device
+
+uint32_t coli__tier_stream_rows(const coli__tier *tier);                  // as in coli__tier_opts
+uint64_t coli__tier_spare_bytes(const coli__tier *tier, uint32_t device); // in the books
+/* Whether the device is alive and has one that this layer's experts fit into. */
+bool coli__tier_can_stream(const coli__tier *tier, uint32_t device, const coli__ct_experts *layer);
+/* The three below: from one thread per device at a time, which ends before coli__tier_used. */
+bool coli__tier_has_spare(const coli__tier *tier, uint32_t device, uint32_t slot);
+/* Copy an expert into a spare slot.  NULL: it failed, and the slot may be gone. */
+coli_bk_tensor *coli__tier_pass(coli__tier *tier, uint32_t device, uint32_t slot,
+                                const coli__ct_experts *layer, uint32_t expert);
+/* Each row of an expert that passed took so long on the device. */
+void coli__tier_passed(coli__tier *tier, uint32_t device, double row_ns);
 
 /* -- what happens ------------------------------------------------------------------------------ */
 
@@ -99,8 +118,8 @@ coli__speeds coli__tier_speeds(const coli__tier *tier, uint32_t device);
 
 /* For tests: from now on these are the speeds, whatever is measured. */
 void coli__tier_set_speeds(coli__tier *tier, coli__speeds speeds);
-/* For tests: whether the books are right (used == residents * slot on every device, no expert twice,
- * states and slots agree).  The tier must be settled. */
+/* For tests: whether the books are right (used == (residents + spares) * slot on every device,
+ * no expert twice, states and slots agree).  The tier must be settled. */
 bool coli__tier_is_sound(const coli__tier *tier);
 
 #endif

@@ -98,7 +98,8 @@ coli_status coli__model_plan_memory(coli_model *m, const coli_model_opts *o,
                                     coli_session_opts *session, coli__state_bytes *state)
 {
     const uint32_t n_worker = o->n_threads ? o->n_threads : coli__n_processor();
-    COLI_TRY(coli__session_bytes(m, session, n_worker, state));
+    // whether there is a store depends on this, so it is counted
+    COLI_TRY(coli__session_bytes(m, session, n_worker, true, state));
     const uint64_t parts[] = {state->kv, state->state, state->scratch};
     m->resident_bytes = coli__model_trunk_bytes(m->container);
     for (int i = 0; i < 3; i++)
@@ -229,7 +230,8 @@ static coli_status open_devices(coli_model *m, const coli_model_opts *o, coli__p
                                   .layer_split = o->layer_split,
                                   .devices = usable,
                                   .replan_with = o->replan_with,
-                                  .replan_cap = replan_cap(o)};
+                                  .replan_cap = replan_cap(o),
+                                  .stream_rows = o->stream_rows};
     return coli__tier_create(m->devices, m->container, &opts, &m->tier);
 }
 
