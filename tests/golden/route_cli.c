@@ -23,8 +23,8 @@ T_TEST(says_that_it_is_lossy_and_what_it_cost)
     EXPECT(o, has(o.err, "\nCACHE_ROUTE=1 J=2 M=12 P=0.00 alpha=1.00: VRAM tier > RAM cache > disk "
                          "inside the top-M window (lossy: A/B it)\n"));
     const char *footer = strstr(o.err, "\nCACHE_ROUTE J=2 M=12 P=0.00 alpha=1.00 | swap ");
-    double swap, agree, kl;
-    unsigned n_swap, n_slot, n_vram;
+    double swap = 0, agree = 0, kl = 0;
+    unsigned n_swap = 0, n_slot = 0, n_vram = 0;
     EXPECT(o, footer && sscanf(footer + strlen("\nCACHE_ROUTE J=2 M=12 P=0.00 alpha=1.00 | swap "),
                                "%lf%% (%u/%u, %u to VRAM)", &swap, &n_swap, &n_slot, &n_vram) == 4);
     footer = strstr(o.err, "\nroute_agree ");
