@@ -167,7 +167,8 @@ coli_model_opts app_model_opts(const app_settings *s, uint32_t what)
         .vram_unit = s->vram.unit,
         .vram = s->vram.amount,
         .place = s->place,
-        .no_trunk_probe = s->no_trunk_probe,
+        // a stopwatch must not decide what is resident where that decides what is computed
+        .no_trunk_probe = s->no_trunk_probe || (s->cache_route && !s->route_live),
         .heat = s->heat,
         .heat_readonly = s->heat_readonly,
         .replan = s->replan,

@@ -23,8 +23,8 @@ T_TEST(says_that_it_is_lossy_and_what_it_cost)
     EXPECT(o, has(o.err, "\nCACHE_ROUTE=1 J=2 M=12 P=0.00 alpha=1.00: VRAM tier > RAM cache > disk "
                          "inside the top-M window (lossy: A/B it)\n"));
     const char *footer = strstr(o.err, "\nCACHE_ROUTE J=2 M=12 P=0.00 alpha=1.00 | swap ");
-    double swap, agree, kl;
-    unsigned n_swap, n_slot, n_vram;
+    double swap = 0, agree = 0, kl = 0;
+    unsigned n_swap = 0, n_slot = 0, n_vram = 0;
     EXPECT(o, footer && sscanf(footer + strlen("\nCACHE_ROUTE J=2 M=12 P=0.00 alpha=1.00 | swap "),
                                "%lf%% (%u/%u, %u to VRAM)", &swap, &n_swap, &n_slot, &n_vram) == 4);
     footer = strstr(o.err, "\nroute_agree ");
@@ -104,6 +104,22 @@ T_TEST(knobs_without_effect_are_named)
     forget(&o);
 }
 
+/* Which of the two is faster may change from run to run, and with it what is resident: not even a slow device
+ * is tried. */
+T_TEST(no_stopwatch_decides)
+{
+    T_BEGIN;
+#define RUN_SLOW(...)                                                                              \
+    RUN("coli", "", "run", "--backend", "fake", "--backend-options", "kernel=1ms", "--vram",       \
+        "12MiB", "--no-think", "--temp", "0", "-n", "2", __VA_ARGS__, QUESTION)
+    outcome o = RUN_SLOW("--cache-route");
+    EXPECT(o, o.code == 0 && has(o.err, " dnproj") && !has(o.err, "trunk: not on device"));
+    forget(&o);
+    o = RUN_SLOW("--cache-route", "--route-live");
+    EXPECT(o, o.code == 0 && has(o.err, "trunk: not on device 0: it takes"));
+    forget(&o);
+}
+
 T_TEST(live_is_said)
 {
     T_BEGIN;
@@ -114,9 +130,11 @@ T_TEST(live_is_said)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(says_that_it_is_lossy_and_what_it_cost),
-        cmocka_unit_test(off_says_nothing), cmocka_unit_test(variables_of_the_field),
-        cmocka_unit_test(knobs_without_effect_are_named), cmocka_unit_test(live_is_said)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(says_that_it_is_lossy_and_what_it_cost),
+                                       cmocka_unit_test(off_says_nothing),
+                                       cmocka_unit_test(variables_of_the_field),
+                                       cmocka_unit_test(knobs_without_effect_are_named),
+                                       cmocka_unit_test(no_stopwatch_decides),
+                                       cmocka_unit_test(live_is_said)};
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
 }
