@@ -50,7 +50,8 @@ typedef struct coli__forward_args {
  * workers. */
 typedef struct coli__state_opts {
     uint32_t n_ctx, max_chunk, n_worker;
-    bool kv_f16; // keys and values in f16, else in f32
+    bool kv_f16;     // keys and values in f16, else in f32
+    bool with_store; // for state_bytes: experts are read from a store
 } coli__state_opts;
 
 /* Memory of one sequence, in bytes. */

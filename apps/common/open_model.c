@@ -149,6 +149,11 @@ static void tell_note(void *ctx, const char *line)
     app_progress_note(&((opening *)ctx)->progress, line);
 }
 
+coli_kv app_kv(const app_settings *s)
+{
+    return s->kv && strcmp(s->kv, "f32") == 0 ? COLI_KV_F32 : COLI_KV_F16;
+}
+
 coli_model_opts app_model_opts(const app_settings *s, uint32_t what)
 {
     const coli_model_opts opts = {
@@ -176,7 +181,9 @@ coli_model_opts app_model_opts(const app_settings *s, uint32_t what)
         .no_warmstart = s->no_warmstart,
         .home = s->home && strcmp(s->home, "layer") == 0 ? COLI_HOME_LAYER : COLI_HOME_EXPERT,
         .layer_split = s->layer_split,
-        .n_ctx = s->ctx};
+        .n_ctx = s->ctx,
+        .n_chunk = s->chunk,
+        .kv = app_kv(s)};
     return opts;
 }
 
@@ -241,11 +248,6 @@ int app_fail_opening(const app_settings *s, coli_status status, const char *dir)
     else if (status == COLI_E_NOTFOUND && s->from[APP_OPT_MODEL] == APP_FROM_ENVIRONMENT)
         app_hint("the path comes from COLI_MODEL");
     return code;
-}
-
-coli_kv app_kv(const app_settings *s)
-{
-    return s->kv && strcmp(s->kv, "f32") == 0 ? COLI_KV_F32 : COLI_KV_F16;
 }
 
 coli_status app_open_session(const app_settings *s, uint32_t n_ctx, app_engine *engine)

@@ -137,7 +137,7 @@ coli_bk_status coli_backend_group_stats(coli_bk_device *dev, coli_bk_group_stats
     coli_bk_group_stats full = dev->stats;
     pthread_mutex_unlock(&dev->stats_lock);
     full.struct_size = struct_size;
-    memcpy(out, &full, sizeof full);
+    memcpy(out, &full, vk_min(struct_size, sizeof full));
     return COLI_BK_OK;
 }
 

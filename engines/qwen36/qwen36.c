@@ -445,7 +445,8 @@ static void state_bytes(const void *p, const coli__state_opts *o, coli__state_by
         coli__acts_bytes(o->max_chunk, d->d_model, x) +
         coli__acts_bytes(o->max_chunk, d->n_head * d->d_head, mixed) +
         coli__acts_bytes(o->max_chunk, d->n_v_head * d->d_v, mixed_dn) +
-        coli__moe_bytes(m->moe, d->n_layer, d->n_expert_used, o->max_chunk, o->n_worker) +
+        coli__moe_bytes(m->moe, d->n_layer, d->n_expert_used, o->max_chunk, o->n_worker,
+                        o->with_store) +
         T * (2 * (uint64_t)d->d_model + proj_floats(d) + 2 * (d->d_rot / 2)) * sizeof(float) +
         o->n_worker * (uint64_t)scratch_floats(d, o->n_ctx, o->max_chunk) * sizeof(float);
 }

@@ -213,10 +213,11 @@ static coli_status write_rope(const coli__gguf *g, coli__buf *out)
         return coli__fail(COLI_E_FORMAT, "%s: key " ARCH ".rope.freq_base: is missing",
                           coli__gguf_path(g));
     COLI_TRY(rotary_factor(g, &factor));
-    COLI_TRY(coli__buf_printf(out,
-                              "  \"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": "
-                              "%.9g, \"partial_rotary_factor\": %.17g",
-                              theta, factor));
+    COLI_TRY(
+        coli__buf_str(out, "  \"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": "));
+    COLI_TRY(coli__buf_number(out, theta, 9));
+    COLI_TRY(coli__buf_str(out, ", \"partial_rotary_factor\": "));
+    COLI_TRY(coli__buf_number(out, factor, 17));
     const coli__gguf_value *sections = coli__gguf_value_find(g, ARCH ".rope.dimension_sections");
     int64_t s[3];
     if (sections && sections->is_array && coli__gguf_int(sections, 0, &s[0]) &&
@@ -255,8 +256,10 @@ static coli_status config(const coli__gguf *g, coli__buf *out)
                               "  \"num_hidden_layers\": %u,\n  \"full_attention_interval\": %u,\n"
                               "  \"linear_num_key_heads\": %u,\n  \"linear_num_value_heads\": %u,\n"
                               "  \"linear_key_head_dim\": %u,\n  \"linear_value_head_dim\": %u,\n"
-                              "  \"linear_conv_kernel_dim\": %u,\n  \"rms_norm_eps\": %.9g,\n",
-                              n_layer, interval, d.n_k, d.n_v, d.d_k, d.d_v, d.n_tap, eps));
+                              "  \"linear_conv_kernel_dim\": %u,\n  \"rms_norm_eps\": ",
+                              n_layer, interval, d.n_k, d.n_v, d.d_k, d.d_v, d.n_tap));
+    COLI_TRY(coli__buf_number(out, eps, 9));
+    COLI_TRY(coli__buf_str(out, ",\n"));
     COLI_TRY(copy_numbers(g, out));
     COLI_TRY(write_rope(g, out));
     COLI_TRY(write_vocab(g, out));

@@ -173,6 +173,41 @@ T_TEST(without_direct_reads_the_cache_is_used)
     coli_model_close(m);
 }
 
+static ptrdiff_t no_pread(int fd, void *bytes, size_t n, uint64_t offset)
+{
+    (void)fd, (void)bytes, (void)n, (void)offset;
+    atomic_fetch_add(&n_read, 1);
+    errno = EIO;
+    return -1;
+}
+
+/* Wait for this many reads to fail, and a moment for what their threads do then. */
+static void wait_for_reads(int n)
+{
+    while (atomic_load(&n_read) < n) usleep(200);
+    usleep(20000);
+}
+
+/* The message is about the expert that is needed, not about a guess that failed after it. */
+T_TEST(each_failure_has_its_own_message)
+{
+    T_BEGIN;
+    coli_model *m = open_model(model_dir, 4);
+    const coli__ct_experts *layer = coli__container_experts(m->container, 1);
+    disk(0, 0, 0);
+    coli__sys_calls.pread = no_pread;
+    T_TRUE(coli__store_ask(m->store, layer, 3));
+    wait_for_reads(1);
+    coli__store_guess(m->store, layer, (const int32_t[]){5}, 1);
+    wait_for_reads(2);
+    T_FAILS(coli__store_collect(m->store, true), COLI_E_IO, "expert 3");
+    T_EQ(stats_of(m).n_read_failed, 2);
+    T_TRUE(coli__store_is_sound(m->store));
+    T_TRUE(coli__store_ask(m->store, layer, 7));
+    wait_for_reads(3);
+    coli_model_close(m); // with a failure that nobody has heard of
+}
+
 /* -- memory and threads ------------------------------------------------------------------------ */
 
 T_TEST(nothing_is_allocated_per_token)
@@ -271,6 +306,46 @@ T_TEST(pins_are_learned)
     T_TRUE(sum > 0);
     coli_heat_close(heat);
     free(path);
+}
+
+/* The last thing that is said while a model is opened: its file is whole no longer. */
+static void cut_the_model(void *user, const char *line)
+{
+    coli__buf whole = {0};
+    T_TRUE(strncmp(line, "RAM: ", 5) == 0);
+    T_OK(coli__file_read(user, 1 << 28, &whole));
+    T_EQ(truncate(user, (off_t)whole.n_bytes - 1), 0);
+    coli__buf_finish(&whole);
+}
+
+T_TEST(an_open_that_fails_leaves_the_heat_alone)
+{
+    T_BEGIN;
+    char *path = world_path(world_scratch(), "kept.heat"),
+         *dir = world_container(TEST_FIXTURES "/qwen36-tiny-a", "cut", "int4", "int8"),
+         *weights = world_path(dir, "model.coli");
+    coli_model_opts opts = {
+        .struct_size = sizeof opts, .backend = "none", .ram_experts = 6, .heat = path};
+    float got[(N_TOKEN + 1) * N_VOCAB];
+    coli_model *m;
+    T_OK(coli_model_open(dir, &opts, &m));
+    coli_session *s = world_session(m, 64, 8);
+    T_OK(run(s, got));
+    coli_session_destroy(s);
+    coli_model_close(m);
+    coli__buf learned = {0}, left = {0};
+    T_OK(coli__file_read(path, 1 << 20, &learned));
+    opts.note = cut_the_model;
+    opts.user = weights;
+    T_FAILS(coli_model_open(dir, &opts, &m), COLI_E_IO, "became shorter");
+    T_OK(coli__file_read(path, 1 << 20, &left));
+    T_EQ(left.n_bytes, learned.n_bytes);
+    T_MEM(left.data, learned.data, learned.n_bytes);
+    coli__buf_finish(&learned);
+    coli__buf_finish(&left);
+    free(path);
+    free(dir);
+    free(weights);
 }
 
 /* -- a file that becomes shorter --------------------------------------------------------------- */
@@ -426,10 +501,12 @@ int main(void)
         cmocka_unit_test_teardown(each_read_finds_the_end_of_the_file, restore),
         cmocka_unit_test_teardown(short_and_interrupted_reads_go_on, restore),
         cmocka_unit_test_teardown(without_direct_reads_the_cache_is_used, restore),
+        cmocka_unit_test_teardown(each_failure_has_its_own_message, restore),
         cmocka_unit_test(nothing_is_allocated_per_token),
         cmocka_unit_test(opening_without_memory_leaves_nothing),
         cmocka_unit_test(two_sessions_at_a_time),
         cmocka_unit_test(pins_are_learned),
+        cmocka_unit_test(an_open_that_fails_leaves_the_heat_alone),
         cmocka_unit_test(a_file_that_becomes_shorter_is_an_error),
         cmocka_unit_test(other_bus_errors_are_the_hosts)};
     return cmocka_run_group_tests(tests, setup, teardown);

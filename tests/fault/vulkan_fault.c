@@ -55,6 +55,15 @@ static void the_record_and_the_device(void **state)
     for (size_t i = 0; i < sizeof larger.beyond; i++) T_EQ(larger.beyond[i], 0xA5);
     T_EQ(host.base.n_block, 0);
     vk.close(NULL);
+
+    // statistics for a host that has no clock_ms
+    coli_bk_group_stats stats = {.struct_size = offsetof(coli_bk_group_stats, clock_ms),
+                                 .clock_ms = 7};
+    dev = vk_open(&host, "work=1MiB");
+    VK_OK(&host, vk.group_stats(dev, &stats));
+    T_EQ(stats.struct_size, offsetof(coli_bk_group_stats, clock_ms));
+    T_TRUE(stats.clock_ms == 7);
+    vk_shut(&host, dev);
 }
 
 static void options_are_understood_or_refused(void **state)

@@ -24,27 +24,37 @@ static void start(terminal *t, const char *const *env, const char *const *args)
     T_GE(t->pid, 0);
 }
 
+/* Read what comes next; when nothing does, fail for want of `what`. */
+static bool read_on(terminal *t, const char *what)
+{
+    struct pollfd p = {.fd = t->fd, .events = POLLIN};
+    const int ready = poll(&p, 1, 1000 * TIMEOUT_S);
+    const ssize_t n =
+        ready > 0 ? read(t->fd, t->seen + t->n_seen, sizeof t->seen - 1 - t->n_seen) : -1;
+    if (n > 0) {
+        t->n_seen += (size_t)n;
+        return true;
+    }
+    print_error("the terminal never showed %s; it showed\n%s\n", what, t->seen);
+    kill(t->pid, SIGKILL);
+    _fail(__FILE__, __LINE__);
+    return false;
+}
+
 /* Read until the terminal has shown `text` (after what was waited for before). */
 static void wait_for(terminal *t, const char *text)
 {
-    for (;;) {
-        const char *at = strstr(t->seen + t->n_taken, text);
-        if (at) {
-            t->n_taken = (size_t)(at - t->seen) + strlen(text);
-            return;
-        }
-        struct pollfd p = {.fd = t->fd, .events = POLLIN};
-        const int ready = poll(&p, 1, 1000 * TIMEOUT_S);
-        const ssize_t n =
-            ready > 0 ? read(t->fd, t->seen + t->n_seen, sizeof t->seen - 1 - t->n_seen) : -1;
-        if (n <= 0) {
-            print_error("the terminal never showed \"%s\"; it showed\n%s\n", text, t->seen);
-            kill(t->pid, SIGKILL);
-            _fail(__FILE__, __LINE__);
-            return;
-        }
-        t->n_seen += (size_t)n;
-    }
+    const char *at;
+    while (!(at = strstr(t->seen + t->n_taken, text)))
+        if (!read_on(t, text)) return;
+    t->n_taken = (size_t)(at - t->seen) + strlen(text);
+}
+
+/* Read until so many bytes came after what was waited for. */
+static void wait_for_bytes(terminal *t, size_t n)
+{
+    while (t->n_seen - t->n_taken < n)
+        if (!read_on(t, "more")) return;
 }
 
 static void type(terminal *t, const char *keys)
@@ -168,8 +178,8 @@ static void start_babbling(terminal *t)
                "2", "--model", MODEL));
     wait_for(t, "> ");
     type(t, "Tell me a story.\r");
-    wait_for(t, "\033[2m");
-    wait_for(t, "\033[2m"); // past the dimmed first lines
+    wait_for(t, "\033[2m"); // it thinks, dimmed
+    wait_for_bytes(t, 200);
 }
 
 T_TEST(ctrl_c_twice_during_an_answer_leaves)

@@ -16,7 +16,8 @@ T_TEST(converts_and_says_what_became_of_it)
     o = RUN("coli", "", "verify", out);
     EXPECT(o, o.code == 0);
     forget(&o);
-    o = RUN("coli", "", "convert", MIX, scratch_path("exact"), "--experts", "int8", "--group", "32");
+    o = RUN("coli", "", "convert", MIX, scratch_path("exact"), "--experts", "int8", "--group",
+            "32");
     EXPECT(o, o.code == 0);
     EXPECT(o, has(o.err, "Q4_0 to int8-g32-f16: 0.3932 M weights, exactly\n"));
     forget(&o);

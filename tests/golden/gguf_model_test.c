@@ -162,7 +162,7 @@ enum { N_TOK = 40, N_VOCAB = 320 };
 static void logits(const char *dir, float *out) // of every position
 {
     coli_model *m = world_open(dir, 2, NULL);
-    coli_session *s = world_session(m, 64, 0);
+    coli_session *s = world_session_kv(m, 64, 0, COLI_KV_F32); // f16 would round twice
     for (int32_t i = 0; i < N_TOK; i++) {
         const int32_t id = (i * 37 + 11) % N_VOCAB;
         T_OK(coli_session_feed(s, &id, 1));
@@ -403,6 +403,25 @@ T_TEST(memory_may_run_out)
     }
 }
 
+/* The same for a whole conversion: an error and nothing left behind, or a container. */
+T_TEST(memory_may_run_out_while_converting)
+{
+    T_BEGIN;
+    char out[128], partial[160];
+    snprintf(out, sizeof out, "%s/scarce", world_scratch());
+    snprintf(partial, sizeof partial, "%s.partial", out);
+    const coli_convert_opts opts = {.struct_size = sizeof opts, .n_threads = 1};
+    coli_status status = COLI_E_NOMEM;
+    for (uint64_t nth = 1; status != COLI_OK; nth++) {
+        coli__alloc_fail_at(nth);
+        status = coli_convert(FIXTURES "/tiny-mix.gguf", out, &opts);
+        coli__alloc_fail_at(0);
+        T_TRUE(status == COLI_OK || status == COLI_E_NOMEM);
+        T_TRUE(coli__path_exists(out) == (status == COLI_OK) && !coli__path_exists(partial));
+        T_LE(nth, 5000);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -413,6 +432,7 @@ int main(void)
         cmocka_unit_test(the_tokenizer_is_rebuilt),
         cmocka_unit_test(what_is_wrong_is_named),
         cmocka_unit_test(memory_may_run_out),
+        cmocka_unit_test(memory_may_run_out_while_converting),
     };
     return cmocka_run_group_tests(tests, NULL, world_teardown);
 }

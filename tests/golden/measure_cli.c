@@ -244,11 +244,11 @@ T_TEST(plan_warns_when_memory_is_short)
 {
     T_BEGIN;
     outcome o = RUN("coli", "", "plan", MODEL, "--backend", "none", "--threads", "2", "--ram",
-                    "25MB", "--json");
+                    "28MB", "--json");
     EXPECT(o, o.code == 0); // it can run
     json_t *root = parse(&o);
     T_STR(text(root, "fit"), "reads");
-    T_EQ(number(root, "ram_bytes"), 25000000);
+    T_EQ(number(root, "ram_bytes"), 28000000);
     T_EQ(number(root, "n_in_ram") + number(root, "n_on_disk"), 512);
     T_TRUE(number(root, "n_on_disk") > 0 && number(root, "token_disk_bytes") > 0);
     EXPECT(o, has(o.err, "every token will wait for the disk\n"));
@@ -257,7 +257,7 @@ T_TEST(plan_warns_when_memory_is_short)
     snprintf(ctx, sizeof ctx, "%.0f", number(root, "n_ctx_all"));
     json_decref(root);
     forget(&o);
-    o = RUN("coli", "", "plan", MODEL, "--backend", "none", "--threads", "2", "--ram", "25MB",
+    o = RUN("coli", "", "plan", MODEL, "--backend", "none", "--threads", "2", "--ram", "28MB",
             "--ctx", ctx);
     EXPECT(o, o.code == 0 && !*o.err); // the hint was right
     forget(&o);

@@ -273,6 +273,14 @@ T_TEST(refusals_and_stopping)
     T_FAILS(coli_tasks_open(TASKS "/absent", m, NULL, &t), COLI_E_NOTFOUND, "absent");
     T_FAILS(coli_tasks_open(TEST_FIXTURES "/tokenizer", m, NULL, &t), COLI_E_FORMAT, "found none");
     T_FAILS(coli_tasks_open(TASKS "/logits.safetensors", m, NULL, &t), COLI_E_FORMAT, "UTF-8");
+    char *dir = world_container(TEST_FIXTURES "/qwen36-tiny-a", "tiny", "int4", "int8");
+    coli_model *other = world_open(dir, 1, NULL);
+    coli_session *with_fewer = world_session(other, choices.tasks->n_ctx, 0);
+    T_FAILS(coli_scores_make(with_fewer, choices.tasks, NULL, &out), COLI_E_INVALID,
+            "are below 320");
+    coli_session_destroy(with_fewer);
+    coli_model_close(other);
+    free(dir);
     coli_session_destroy(small);
     coli_session_destroy(s);
     end(&texts);

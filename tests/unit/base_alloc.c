@@ -1,4 +1,6 @@
 /* base_alloc.c - memory: zeroed, aligned, overflow-safe, counted, able to fail on the nth call. */
+#include <locale.h>
+
 #include "t.h"
 
 #include "libcoli/src/base/alloc.h"
@@ -206,6 +208,33 @@ T_TEST(checked_arithmetic)
     T_TRUE(!coli__add(UINT64_MAX, 1, &out));
 }
 
+/* Where the locale writes a comma, JSON has a point. */
+T_TEST(numbers_have_a_point)
+{
+    T_BEGIN;
+    static const char *const commas[] = {"C", "de_DE.UTF-8", "de_DE", "fr_FR.UTF-8", "German"};
+    static const struct {
+        double value;
+        int n_digit;
+        const char *text;
+    } cases[] = {{0.25, 17, "0.25"},   {-1e-06, 9, "-1e-06"}, {1.5e-7, 9, "1.5e-07"},
+                 {1e7, 9, "10000000"}, {0.1f, 7, "0.1"},      {1.25e300, 9, "1.25e+300"},
+                 {0, 9, "0"}};
+    uint32_t n_comma = 0;
+    for (size_t l = 0; l < sizeof commas / sizeof *commas; l++) {
+        if (!setlocale(LC_NUMERIC, commas[l])) continue;
+        n_comma += *localeconv()->decimal_point == ',';
+        for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+            coli__buf buf = {0};
+            T_OK(coli__buf_number(&buf, cases[i].value, cases[i].n_digit));
+            T_STR(buf.data, cases[i].text);
+            coli__buf_finish(&buf);
+        }
+    }
+    setlocale(LC_NUMERIC, "C");
+    print_message("    %u locales with a comma\n", n_comma);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -221,6 +250,7 @@ int main(void)
         cmocka_unit_test(buf_holds_any_bytes),
         cmocka_unit_test(buf_that_cannot_grow_keeps_what_it_has),
         cmocka_unit_test(checked_arithmetic),
+        cmocka_unit_test(numbers_have_a_point),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,7 @@
 /* plan_api_test.c - coli_plan: the sum of its parts, what it says when memory is short, and that opening
  * the model does what was said. */
+#include <math.h>
+
 #include "backends.h"
 
 #include "libcoli/src/moe/store.h"
@@ -148,6 +150,7 @@ T_TEST(devices_hold_what_was_said)
                  {"", COLI_VRAM_BYTES, 5000000, NULL},
                  {"", COLI_VRAM_BYTES, 5000000, "all"},
                  {"devices=3", COLI_VRAM_BYTES, 5000000, NULL},
+                 {"devices=2", COLI_VRAM_BYTES, 5000000, "off"},
                  {"devices=2", COLI_VRAM_BYTES, 5000000, "lmhead=1;experts=0"},
                  {"devices=2 page=4KiB", COLI_VRAM_PERCENT, 33, "off"},
                  {"vram=3MiB", COLI_VRAM_PERCENT, 100, "off"}};
@@ -169,17 +172,27 @@ T_TEST(devices_hold_what_was_said)
     }
 }
 
-/* And what was planned for memory, with the default session and with another. */
+static void expect_session(coli_model_opts *o, const coli_session_opts *s)
+{
+    o->n_ctx = s->n_ctx;
+    o->n_chunk = s->n_chunk;
+    o->kv = s->kv;
+}
+
+/* And what was planned for memory, with the default session and with others. */
 T_TEST(memory_holds_what_was_said)
 {
     T_BEGIN;
     const coli_model_opts enough = without_devices(0);
     const coli_plan_result all = planned(&enough, NULL);
-    for (uint32_t i = 0; i < 40; i++) {
-        coli_model_opts o = without_devices(all.trunk_bytes + i * 1000003);
-        const coli_session_opts s = {.struct_size = sizeof s, .n_ctx = i % 2 ? 1024 : 0};
-        o.n_ctx = s.n_ctx;
-        if (i % 10 == 9) o.ram_experts = i;
+    for (uint32_t i = 0; i < 80; i++) {
+        coli_model_opts o = without_devices(all.trunk_bytes + i / 2 * 1000003);
+        const coli_session_opts s = {.struct_size = sizeof s,
+                                     .n_ctx = i & 1 ? 1024 : 0,
+                                     .n_chunk = i & 2 ? 64 : 0,
+                                     .kv = i & 4 ? COLI_KV_F32 : COLI_KV_F16};
+        expect_session(&o, &s);
+        if (i % 10 == 9) o.ram_experts = i / 2;
         const coli_plan_result p = planned(&o, &s);
         coli_model *m;
         T_OK(coli_model_open(demo, &o, &m));
@@ -188,6 +201,47 @@ T_TEST(memory_holds_what_was_said)
         coli_model_close(m);
         T_EQ(stats.is_limited, p.n_on_disk > 0);
         if (stats.is_limited) T_EQ(stats.n_slot, p.ram_experts);
+    }
+}
+
+static uint64_t run_within(const coli_model_opts *o, const coli_session_opts *opts,
+                           coli_store_stats *stats)
+{
+    coli_model *m;
+    coli_session *s;
+    T_OK(coli_model_open(demo, o, &m));
+    T_OK(coli_session_create(m, opts, &s));
+    const digest d = digest_in(s, 40);
+    *stats = (coli_store_stats){.struct_size = sizeof *stats};
+    T_OK(coli_model_get_store_stats(m, stats));
+    coli_session_destroy(s);
+    coli_model_close(m);
+    return d.h;
+}
+
+/* From so many bytes to a model that runs within them: as many experts as the plan says, and the answers
+ * of a model that has them all. */
+T_TEST(a_model_runs_in_what_was_allowed)
+{
+    T_BEGIN;
+    static const coli_session_opts sessions[] = {
+        {.struct_size = sizeof *sessions, .n_ctx = 512},
+        {.struct_size = sizeof *sessions, .n_ctx = 4096, .kv = COLI_KV_F32},
+        {.struct_size = sizeof *sessions, .n_ctx = 256, .n_chunk = 16}};
+    for (size_t i = 0; i < sizeof sessions / sizeof *sessions; i++) {
+        coli_model_opts o = without_devices(UINT64_C(1) << 40);
+        expect_session(&o, &sessions[i]);
+        const coli_plan_result all = planned(&o, &sessions[i]);
+        coli_store_stats stats;
+        const uint64_t want = run_within(&o, &sessions[i], &stats);
+        T_TRUE(all.fit == COLI_FIT_ALL && !stats.is_limited);
+        o.ram_bytes = (all.resident_bytes + all.needed_bytes) / 2;
+        const coli_plan_result p = planned(&o, &sessions[i]);
+        T_EQ(run_within(&o, &sessions[i], &stats), want);
+        T_TRUE(p.fit == COLI_FIT_READS && stats.is_limited && stats.n_miss > 0);
+        T_TRUE(p.ram_experts >= 30 && p.ram_experts <= 32); // of 64
+        T_EQ(stats.n_slot, p.ram_experts);
+        T_LE(p.resident_bytes + stats.slot_bytes, o.ram_bytes);
     }
 }
 
@@ -203,6 +257,20 @@ T_TEST(refusals)
     o = without_devices(0);
     o.ram_experts = 65;
     T_FAILS(coli_plan(demo, &o, NULL, &p), COLI_E_INVALID, "65 experts");
+    o = backend_opts(50, false, "devices=2");
+    o.layer_split = 99;
+    T_FAILS(coli_plan(demo, &o, NULL, &p), COLI_E_INVALID, "99 of the layers");
+    static const struct {
+        uint32_t unit;
+        double vram;
+    } wrong[] = {{COLI_VRAM_BYTES, -1},     {COLI_VRAM_BYTES, NAN},     {COLI_VRAM_BYTES, 1e30},
+                 {COLI_VRAM_PERCENT, -0.5}, {COLI_VRAM_PERCENT, 100.5}, {COLI_VRAM_PERCENT + 1, 0}};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        o = without_devices(0);
+        o.vram_unit = wrong[i].unit;
+        o.vram = wrong[i].vram;
+        T_FAILS(coli_plan(demo, &o, NULL, &p), COLI_E_INVALID, "vram: ");
+    }
     p.struct_size = 2;
     T_FAILS(coli_plan(demo, NULL, NULL, &p), COLI_E_INVALID, "struct_size");
 }
@@ -217,6 +285,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_device_that_is_not_there),
         cmocka_unit_test(devices_hold_what_was_said),
         cmocka_unit_test(memory_holds_what_was_said),
+        cmocka_unit_test(a_model_runs_in_what_was_allowed),
         cmocka_unit_test(refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -180,6 +180,27 @@ T_TEST(levels_are_those_of_the_devices)
     free(bare);
 }
 
+/* What a device failed at is computed from memory. */
+T_TEST(levels_after_a_device_failed)
+{
+    T_BEGIN;
+    coli_model *m;
+    const coli_model_opts opts = backend_opts(50, false, "fail=group_take:20");
+    T_OK(coli_model_open(TEST_MODELS "/hummingbird", &opts, &m));
+    heard *h = calloc(1, sizeof *h);
+    int32_t ids[N_ROW];
+    prompt_ids(ids);
+    coli_session *s = world_session(m, 128, 40);
+    T_OK(coli_session_on_route(s, hear, h));
+    T_OK(coli_session_feed(s, ids, N_ROW));
+    T_TRUE(backend_stats(m).n_row_again > 0);
+    T_TRUE(h->n_vram > 0);
+    T_EQ(h->n_disk, 0);
+    coli_session_destroy(s);
+    coli_model_close(m);
+    free(h);
+}
+
 /* Experts of each layer in memory, 10 of 64: one row after another, an expert is read whenever it is
  * not among them, for the rows that use it. */
 T_TEST(levels_are_those_of_the_store)
@@ -433,6 +454,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(eval_is_heard_too),
         cmocka_unit_test(masses_are_shares_of_all),
         cmocka_unit_test(levels_are_those_of_the_devices),
+        cmocka_unit_test(levels_after_a_device_failed),
         cmocka_unit_test(levels_are_those_of_the_store),
         cmocka_unit_test(what_is_written_is_read_back),
         cmocka_unit_test(what_makes_no_trace_is_refused),

@@ -54,10 +54,8 @@ T_TEST(refusals_feed_nothing)
 }
 
 /* What is said about a session's memory is what it takes. */
-T_TEST(memory_is_known_before_it_is_taken)
+static void takes_what_is_said(coli_model *m)
 {
-    T_BEGIN;
-    if (coli__memory_allocated() == 0) skip(); // the system does not tell
     static const uint32_t cases[][3] = {{64, 1, COLI_KV_F16},   {64, 16, COLI_KV_F32},
                                         {512, 64, COLI_KV_F16}, {4096, 512, COLI_KV_F16},
                                         {4096, 1, COLI_KV_F32}, {4096, 1, COLI_KV_F16}};
@@ -67,26 +65,39 @@ T_TEST(memory_is_known_before_it_is_taken)
                                .n_chunk = cases[i][1],
                                .kv = cases[i][2]};
         coli__state_bytes b;
-        T_OK(coli__session_bytes(model, &o, 2, &b));
+        T_OK(coli__session_bytes(m, &o, 2, m->store != NULL, &b));
         const uint64_t said = b.kv + b.state + b.scratch, before = coli__memory_allocated();
-        coli_session *s = world_session_kv(model, o.n_ctx, o.n_chunk, (coli_kv)o.kv);
+        coli_session *s = world_session_kv(m, o.n_ctx, o.n_chunk, (coli_kv)o.kv);
         const uint64_t taken = coli__memory_allocated() - before;
         T_LE(taken, said + said / 50 + 16384);
         T_GE(taken, said - said / 50);
         coli_session_destroy(s);
     }
+}
+
+T_TEST(memory_is_known_before_it_is_taken)
+{
+    T_BEGIN;
+    if (coli__memory_allocated() == 0) skip(); // the system does not tell
+    takes_what_is_said(model);
+    const coli_model_opts reads = {
+        .struct_size = sizeof reads, .n_threads = 2, .backend = "none", .ram_experts = 4};
+    coli_model *m;
+    T_OK(coli_model_open(TEST_MODELS "/hummingbird", &reads, &m));
+    takes_what_is_said(m);
+    coli_model_close(m);
     coli_session_opts o = {.struct_size = sizeof o};
     coli__state_bytes b;
-    T_OK(coli__session_bytes(model, &o, 2, &b));
+    T_OK(coli__session_bytes(model, &o, 2, false, &b));
     T_EQ(o.n_ctx, 4096);
     T_EQ(o.n_chunk, 512);
     // keys and values: 2 of the 8 layers have attention, with 2 heads of 64 numbers for each token
     T_EQ(b.kv, 2 * 2 * 2 * 64 * 4096 * sizeof(uint16_t));
     o.kv = COLI_KV_F32;
-    T_OK(coli__session_bytes(model, &o, 2, &b));
+    T_OK(coli__session_bytes(model, &o, 2, false, &b));
     T_EQ(b.kv, 2 * 2 * 2 * 64 * 4096 * sizeof(float));
     o.n_ctx = 5000;
-    T_FAILS(coli__session_bytes(model, &o, 2, &b), COLI_E_INVALID, "at most 4096");
+    T_FAILS(coli__session_bytes(model, &o, 2, false, &b), COLI_E_INVALID, "at most 4096");
 }
 
 T_TEST(options_are_checked)

@@ -53,6 +53,11 @@ T_TEST(three_kinds)
     expect_ids(t, coli__tasks_ending(t, choice, 0)->at, coli__tasks_ending(t, choice, 0)->n_id,
                " ll"); // a blank at the joint
     T_EQ(coli__tasks_ending(t, choice, 1)->n_bytes, 4);
+    const size_t n_id = t->ids.n_bytes / sizeof(int32_t);
+    uint32_t most = 0;
+    for (size_t i = 0; i < n_id; i++)
+        if ((uint32_t)coli__tasks_ids(t, i)[0] > most) most = (uint32_t)coli__tasks_ids(t, i)[0];
+    T_EQ(t->n_vocab, most + 1);
     /* A person's words are no special token: nowhere in the prompt is the id 261. */
     const coli__task *exact = coli__tasks_at(t, 2);
     for (uint32_t i = 0; i < exact->n_id; i++) T_NE(coli__tasks_ids(t, exact->at)[i], 261);

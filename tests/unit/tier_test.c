@@ -477,6 +477,27 @@ T_TEST(speeds_are_measured)
     coli_model_close(m);
 }
 
+/* A chat feeds its prompt in two parts, which are one prompt: one cap of swaps, of each layer. */
+T_TEST(a_chat_turn_is_one_prompt)
+{
+    T_BEGIN;
+    coli_model_opts opts = backend_opts(50, false, NULL);
+    opts.replan = true;
+    opts.replan_max = 1;
+    coli_model *m;
+    T_OK(coli_model_open(TEST_MODELS "/hummingbird", &opts, &m));
+    coli_session *s = world_session(m, 512, 0);
+    coli_chat *c;
+    T_OK(coli_chat_create(s, NULL, &c));
+    const coli_generate_opts one = {.struct_size = sizeof one, .max_tokens = 1};
+    T_OK(coli_chat_say(c, "Tell me a story about a fox.", &one, NULL, NULL, NULL));
+    const uint64_t n_planned = backend_stats(m).n_replan_planned;
+    T_TRUE(n_planned > 0 && n_planned <= coli__container_n_expert_layer(m->container));
+    coli_chat_destroy(c);
+    coli_session_destroy(s);
+    coli_model_close(m);
+}
+
 static int setup(void **state)
 {
     (void)state;
@@ -510,6 +531,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(corrections),
         cmocka_unit_test(corrections_that_pay),
         cmocka_unit_test(speeds_are_measured),
+        cmocka_unit_test(a_chat_turn_is_one_prompt),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -120,6 +120,7 @@ typedef struct coli_model_opts {
     bool no_trunk_probe; /* auto: do not try whether a device is faster than the processor */
     uint32_t n_ctx;      /* of the session that will be made, as in coli_session_opts: memory is kept for
                             it; 0: the default */
+    uint32_t n_chunk, kv; /* of that session, likewise */
     /* While several rows are computed at once, experts that no device holds pass through two spare slots
      * of each device, if at least so many of the rows use them; 0: none do; COLI_STREAM_AUTO: those of
      * which it is known to save time. */
@@ -792,7 +793,8 @@ typedef struct coli_plan_result {
     uint64_t trunk_bytes;  /* weights outside the routed experts */
     uint64_t expert_bytes; /* one routed expert */
     uint64_t kv_bytes, state_bytes, scratch_bytes; /* of one session: keys and values; what does not
-                                grow with the context; the rest */
+                                grow with the context; the rest, with what reading experts takes, read
+                                or not */
     uint64_t resident_bytes;  /* these but the expert: in memory whatever happens */
     uint64_t needed_bytes;    /* with all experts that no device holds */
     uint64_t available_bytes; /* that can be taken now, limits of control groups included; 0: the system

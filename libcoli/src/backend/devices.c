@@ -234,13 +234,13 @@ coli_status coli__devices_open(const coli_model_opts *o, const coli__container *
                                coli__devices **out)
 {
     *out = NULL;
-    if (o->backend && strcmp(o->backend, "none") == 0) return COLI_OK;
-    if (o->devices) COLI_TRY(check_list(o->devices));
     if (o->vram_unit > COLI_VRAM_PERCENT || !(o->vram >= 0 && o->vram <= 0x1p63) ||
         (o->vram_unit == COLI_VRAM_PERCENT && o->vram > 100))
         return coli__fail(COLI_E_INVALID,
                           "vram: %g of unit %u; expected bytes, or 0 to 100 percent", o->vram,
-                          o->vram_unit);
+                          o->vram_unit); // also without a device: coli_plan imagines one
+    if (o->backend && strcmp(o->backend, "none") == 0) return COLI_OK;
+    if (o->devices) COLI_TRY(check_list(o->devices));
     coli__devices *d = coli__calloc(1, sizeof *d);
     if (!d) return COLI_E_NOMEM;
     d->container = container;

@@ -142,6 +142,20 @@ coli_status coli__buf_printf(coli__buf *buf, const char *fmt, ...)
     return status;
 }
 
+coli_status coli__buf_number(coli__buf *buf, double value, int n_digit)
+{
+    char text[64], out[64];
+    snprintf(text, sizeof text, "%.*g", n_digit, value);
+    size_t n = 0;
+    // all that can be foreign is the locale's point, of one byte or more
+    for (const char *c = text; *c; c++)
+        if (strchr("+-0123456789e", *c))
+            out[n++] = *c;
+        else if (n == 0 || out[n - 1] != '.')
+            out[n++] = '.';
+    return coli__buf_append(buf, out, n);
+}
+
 void coli__buf_finish(coli__buf *buf)
 {
     coli__free(buf->data);

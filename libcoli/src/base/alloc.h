@@ -38,6 +38,8 @@ coli_status coli__buf_append(coli__buf *buf, const void *bytes, size_t n_bytes);
 coli_status coli__buf_str(coli__buf *buf, const char *text);
 __attribute__((format(printf, 2, 3))) coli_status coli__buf_printf(coli__buf *buf, const char *fmt,
                                                                    ...);
+/* A finite number in so many digits as JSON has it: printf's %g, but with a point whatever the locale. */
+coli_status coli__buf_number(coli__buf *buf, double value, int n_digit);
 void coli__buf_finish(coli__buf *buf);
 
 /* a * b and a + b, false when they overflow. */

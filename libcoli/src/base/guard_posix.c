@@ -2,7 +2,7 @@
  *
  * A page of a mapping that the file no longer has, or that the disk cannot give, ends the process with
  * SIGBUS when it is touched.  So a handler is installed with the first guarded mapping, for good: if
- * the address lies in one, it puts a page of zeros there, notes that this mapping is not whole, and the
+ * the address lies in one, it notes that this mapping is not whole, puts a page of zeros there, and the
  * instruction is done once more.  Whoever reads looks at the note afterwards and throws away what was
  * computed.  What is about other addresses goes to the handler that was there before, or ends the process
  * as it would have without us.
@@ -63,10 +63,9 @@ static void on_bus_error(int signal_number, siginfo_t *info, void *context)
     const uintptr_t address = (uintptr_t)info->si_addr;
     span *s = info->si_code > 0 ? span_of(address) : NULL; // 0 and less: somebody sent it
     void *const page = (void *)(address / page_bytes * page_bytes);
-    if (s &&
-        mmap(page, page_bytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == page)
-        atomic_store(&s->is_hit, true);
-    else
+    if (s) atomic_store(&s->is_hit, true); // before another thread can read the zeros
+    if (!s ||
+        mmap(page, page_bytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != page)
         pass_on(signal_number, info, context);
     errno = code;
 }

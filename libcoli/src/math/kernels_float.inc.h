@@ -253,6 +253,8 @@ INLINE void value_tile(const coli__attend_args *a, const float *score, size_t be
                        uint32_t c, const uint32_t C, const uint32_t H, const bool is_f16,
                        float *out)
 {
+    enum { AHEAD = 16 }; // values fetched before they are needed: a tile takes a part of each
+    const size_t last = a->n_key + a->n_row - 2;
     vf acc[TILE][TILE_HEADS];
     for (uint32_t i = 0; i < C; i++)
         for (uint32_t h = 0; h < H; h++) acc[i][h] = load(out + h * a->out_head + c + VW * i);
@@ -260,6 +262,8 @@ INLINE void value_tile(const coli__attend_args *a, const float *score, size_t be
         vf v[TILE];
         for (uint32_t i = 0; i < C; i++)
             v[i] = load_kv(a->v, (begin + j) * a->kv_stride + c + VW * i, is_f16);
+        const size_t ahead = begin + j + AHEAD < last ? begin + j + AHEAD : last;
+        __builtin_prefetch((const uint8_t *)a->v + (ahead * a->kv_stride + c) * (is_f16 ? 2 : 4));
         for (uint32_t h = 0; h < H; h++) {
             const float s = score[h * a->ld_scores + begin + j];
             for (uint32_t i = 0; i < C; i++) acc[i][h] = acc[i][h] + s * v[i];

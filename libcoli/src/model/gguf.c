@@ -149,7 +149,7 @@ static const uint8_t type_bytes[COLI_GGUF_N_TYPE] = {
 
 static coli_status take_type(cursor *c, coli__gguf_type *out)
 {
-    uint32_t type;
+    uint32_t type = 0;
     COLI_TRY(take_u32(c, "the type of a value", &type));
     if (type >= COLI_GGUF_N_TYPE)
         return coli__fail(COLI_E_FORMAT, "%s: type %u of a value: expected 0 to %d", c->path, type,
@@ -162,8 +162,8 @@ static coli_status skip_elements(cursor *c, coli__gguf_type type, uint64_t n, in
 
 static coli_status skip_array(cursor *c, int depth)
 {
-    coli__gguf_type type;
-    uint64_t n;
+    coli__gguf_type type = COLI_GGUF_U8;
+    uint64_t n = 0;
     if (depth > MAX_DEPTH)
         return coli__fail(COLI_E_FORMAT, "%s: arrays are nested more than %d deep", c->path,
                           MAX_DEPTH);
@@ -514,7 +514,7 @@ static coli_status read_header(cursor *c, uint64_t *n_tensor, uint64_t *n_kv)
 static coli_status read_part(coli__gguf *g, part *p)
 {
     cursor c = {.path = p->path, .data = p->map.data, .n_bytes = p->map.n_bytes};
-    uint64_t n_tensor, n_kv;
+    uint64_t n_tensor = 0, n_kv = 0;
     COLI_TRY(read_header(&c, &n_tensor, &n_kv));
     COLI_TRY(read_metadata(&c, n_kv, p));
     const int64_t usual = 32;

@@ -249,7 +249,8 @@ coli_status coli__gguf_generation(const coli__gguf *g, coli__buf *out)
         double value;
         if (!coli__gguf_value_find(g, sampling[i][0])) continue;
         COLI_TRY(coli__gguf_number_or(g, sampling[i][0], 0, &value));
-        COLI_TRY(coli__buf_printf(out, ", \"%s\": %.7g", sampling[i][1], value));
+        COLI_TRY(coli__buf_printf(out, ", \"%s\": ", sampling[i][1]));
+        COLI_TRY(coli__buf_number(out, value, 7));
     }
     return coli__buf_str(out, "}\n");
 }

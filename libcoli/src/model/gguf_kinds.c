@@ -139,7 +139,7 @@ static void block_q2_k(const uint8_t *b, float *out)
     const float d = f16_at(b + 80), m = f16_at(b + 82);
     for (uint32_t i = 0; i < 256; i++) {
         const uint32_t in_half = i % 128,
-                       code = b[16 + i / 128 * 32 + i % 32] >> 2 * (in_half / 32);
+                       code = (uint32_t)b[16 + i / 128 * 32 + i % 32] >> 2 * (in_half / 32);
         const uint8_t s = b[i / 16];
         out[i] = d * (float)(s & 15) * (float)(code & 3) - m * (float)(s >> 4);
     }

@@ -80,10 +80,14 @@ static coli_status choose_geometry(const coli__synth_args *a, geometry *g)
 
 static coli_status write_config(const coli__synth_args *a, const geometry *g, coli__buf *out)
 {
+    COLI_TRY(coli__buf_printf(out,
+                              "{\"model_type\": \"qwen3_5_moe_text\",\n"
+                              " \"synthetic\": {\"like\": \"%s\", \"seed\": \"%llu\", \"skew\": ",
+                              g->name, (unsigned long long)a->seed));
+    COLI_TRY(coli__buf_number(out, (double)a->skew, 9));
     return coli__buf_printf(
         out,
-        "{\"model_type\": \"qwen3_5_moe_text\",\n"
-        " \"synthetic\": {\"like\": \"%s\", \"seed\": \"%llu\", \"skew\": %.9g},\n"
+        "},\n"
         " \"hidden_size\": %u, \"num_hidden_layers\": %u, \"full_attention_interval\": 4,\n"
         " \"vocab_size\": %u, \"max_position_embeddings\": %u, \"tie_word_embeddings\": false,\n"
         " \"num_attention_heads\": %u, \"num_key_value_heads\": %u, \"head_dim\": %u,\n"
@@ -94,9 +98,9 @@ static coli_status write_config(const coli__synth_args *a, const geometry *g, co
         " \"linear_conv_kernel_dim\": 4, \"num_experts\": %u, \"num_experts_per_tok\": %u,\n"
         " \"moe_intermediate_size\": %u, \"shared_expert_intermediate_size\": %u,\n"
         " \"rms_norm_eps\": 1e-06, \"hidden_act\": \"silu\"}\n",
-        g->name, (unsigned long long)a->seed, (double)a->skew, g->d_model, g->n_layer, g->n_vocab,
-        g->n_ctx_max, g->n_head, g->n_kv_head, g->d_head, g->rope_theta, g->n_k_head, g->n_v_head,
-        g->d_k, g->d_v, g->n_expert, g->n_expert_used, g->d_ff, g->d_ff_shared);
+        g->d_model, g->n_layer, g->n_vocab, g->n_ctx_max, g->n_head, g->n_kv_head, g->d_head,
+        g->rope_theta, g->n_k_head, g->n_v_head, g->d_k, g->d_v, g->n_expert, g->n_expert_used,
+        g->d_ff, g->d_ff_shared);
 }
 
 /* Sampling as the 35B's own file has it, so that its cost is the real one. */

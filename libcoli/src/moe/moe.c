@@ -284,8 +284,17 @@ coli_status coli__moe_create(const coli__moe_layer *layers, uint32_t n_layer,
     return COLI_OK;
 }
 
+/* With a store: results that wait for the join, and guesses. */
+static uint64_t store_bytes(const coli__ct_experts *e, uint64_t n_pair, uint32_t n_used)
+{
+    const coli__moe *m = NULL; // for the sizes of its numbers
+    return n_pair * (e->d_model * sizeof *m->computed + sizeof *m->pair_source) +
+           GUESS_ROWS * (e->n_expert * sizeof *m->guess_logits +
+                         n_used * (sizeof *m->guess_ids + sizeof *m->guess_w));
+}
+
 uint64_t coli__moe_bytes(const coli__moe_layer *layers, uint32_t n_layer, uint32_t n_expert_used,
-                         uint32_t max_tok, uint32_t n_worker)
+                         uint32_t max_tok, uint32_t n_worker, bool with_store)
 {
     const coli__moe *m = NULL; // for the sizes of its numbers
     const coli__ct_experts *e = layers[0].experts;
@@ -300,7 +309,8 @@ uint64_t coli__moe_bytes(const coli__moe_layer *layers, uint32_t n_layer, uint32
            coli__acts_bytes((uint32_t)n_pair, e->d_ff, inner) +
            coli__acts_bytes(max_tok, layers[0].shared_gate.n_out, shared) + max_tok * per_row +
            n_pair * per_pair + ((uint64_t)e->n_expert + 1) * (sizeof *m->n_of + sizeof *m->runs) +
-           n_worker * (n_pair + max_tok) * TILE * sizeof *m->tile;
+           n_worker * (n_pair + max_tok) * TILE * sizeof *m->tile +
+           (with_store ? store_bytes(e, n_pair, n_expert_used) : 0);
 }
 
 void coli__moe_destroy(coli__moe *m)
@@ -738,7 +748,7 @@ static uint32_t take_back(coli__moe *m, const coli_bk_result **results, uint32_t
             m->held[n_held++] = r;
             continue;
         }
-        for (uint32_t p = r.first; p < r.first + r.n; p++) m->pair_source[p].device = HOST;
+        for (uint32_t p = r.first; p < r.first + r.n; p++) m->pair_source[p] = (source){HOST, 0};
         m->runs[m->n_run++] = r;
         n_run++;
         n_pair += r.n;

@@ -40,7 +40,7 @@ coli_status coli__moe_create(const coli__moe_layer *layers, uint32_t n_layer,
 void coli__moe_destroy(coli__moe *moe);
 /* Bytes that create takes for this, without what travels to devices. */
 uint64_t coli__moe_bytes(const coli__moe_layer *layers, uint32_t n_layer, uint32_t n_expert_used,
-                         uint32_t max_tok, uint32_t n_worker);
+                         uint32_t max_tok, uint32_t n_worker, bool with_store);
 
 /* How rows choose their experts from here on: where experts are decides, too, or what that would cost is
  * metered.  NULL, as after create: plainly.  The router's numbers grow in coli__moe_run. */

@@ -22,7 +22,6 @@
 #include "store.h"
 
 #include <pthread.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "../base/alloc.h"
@@ -35,8 +34,7 @@
 
 enum {
     N_READER = 4, // enough for a disk to have something to do while others wait for it
-    NONE = COLI__LRU_NONE,
-    MAX_MESSAGE = 512
+    NONE = COLI__LRU_NONE
 };
 
 /* A slot as a job of the reading threads. */
@@ -46,6 +44,7 @@ typedef struct reading {
     struct reading *next; // in the queue that it is in
     bool is_guess;        // nobody has asked for it yet
     coli_status status;
+    char *failure;       // what it failed with; NULL: it did not, or there was no memory for it
     const uint8_t *data; // where the block begins in the room
 } reading;
 
@@ -95,7 +94,6 @@ struct coli__store {
     queue wanted, guessing, finished;
     uint32_t n_running; // taken by a reader
     bool stop;
-    char failure[MAX_MESSAGE]; // of the last read that failed
 };
 
 /* -- queues ------------------------------------------------------------------------------------ */
@@ -161,9 +159,9 @@ static void *reader_main(void *arg)
         s->n_running++;
         pthread_mutex_unlock(&s->mu);
         r->status = read_block(s, r->layer, r->expert, r->room, &r->data);
-        pthread_mutex_lock(&s->mu);
         if (r->status != COLI_OK)
-            snprintf(s->failure, sizeof s->failure, "%s", coli_error_message());
+            r->failure = coli__strndup(coli_error_message(), strlen(coli_error_message()));
+        pthread_mutex_lock(&s->mu);
         s->n_running--;
         put(&s->finished, r);
         pthread_cond_signal(&s->has_result);
@@ -196,8 +194,16 @@ static uint32_t start_read(coli__store *s, layer *l, uint32_t expert, bool is_gu
     return slot;
 }
 
+/* The error of a read, which its reading thread kept. */
+static coli_status fail_as_read(const layer *l, const reading *r)
+{
+    if (r->failure) return coli__fail(r->status, "%s", r->failure);
+    return coli__fail(r->status, "layer %u, expert %u: it could not be read", l->experts->layer,
+                      r->expert);
+}
+
 /* A read has ended.  E_IO when it failed and somebody holds the expert. */
-static coli_status land(coli__store *s, reading *r, const char *failure)
+static coli_status land(coli__store *s, reading *r)
 {
     layer *l = &s->layers[r->layer];
     if (r->status == COLI_OK) {
@@ -208,19 +214,21 @@ static coli_status land(coli__store *s, reading *r, const char *failure)
         return COLI_OK;
     }
     s->stats.n_read_failed++;
-    const bool is_held = l->lru.slots[r->slot].n_held > 0;
-    if (is_held && r->is_guess) {
+    const bool is_held = l->lru.slots[r->slot].n_held > 0, once_more = is_held && r->is_guess;
+    const coli_status status = is_held && !once_more ? fail_as_read(l, r) : COLI_OK;
+    coli__free(r->failure);
+    r->failure = NULL;
+    if (once_more) {
         enqueue(s, r, false);
         return COLI_OK;
     }
     while (l->lru.slots[r->slot].n_held > 0) coli__lru_release(&l->lru, r->slot);
     coli__lru_drop(&l->lru, r->slot);
-    return is_held ? coli__fail(r->status, "%s", failure) : COLI_OK;
+    return status;
 }
 
 coli_status coli__store_collect(coli__store *s, bool wait)
 {
-    char failure[MAX_MESSAGE] = "";
     coli_status status = COLI_OK;
     pthread_mutex_lock(&s->mu);
     if (wait && !s->finished.first && (s->n_running || s->wanted.first || s->guessing.first)) {
@@ -230,12 +238,11 @@ coli_status coli__store_collect(coli__store *s, bool wait)
     }
     reading *r = s->finished.first;
     s->finished = (queue){NULL, NULL};
-    if (r) memcpy(failure, s->failure, sizeof failure);
     pthread_mutex_unlock(&s->mu);
     while (r) {
         reading *next = r->next; // land may queue r again
-        const coli_status landed = land(s, r, failure);
-        if (status == COLI_OK) status = landed;
+        const coli_status landed = land(s, r);
+        if (landed != COLI_OK) status = landed; // the message is the last one's, too
         r = next;
     }
     return status;
@@ -561,6 +568,8 @@ void coli__store_destroy(coli__store *s)
     coli__free(s->layers);
     coli__free(s->slot_of);
     coli__free(s->slots);
+    for (size_t i = 0; s->readings && i < (size_t)s->n_layer * s->n_slot; i++)
+        coli__free(s->readings[i].failure);
     coli__free(s->readings);
     coli__free(s->pinned);
     coli__free(s->guessed);

@@ -583,10 +583,12 @@ static void find_room(coli__tier *t)
     }
 }
 
-void coli__tier_room(coli__tier *t, uint32_t *n)
+coli_status coli__tier_room(coli__tier *t, uint32_t *n)
 {
+    COLI_TRY(find_homes(t));
     find_room(t);
     memcpy(n, t->room, sizeof t->room);
+    return COLI_OK;
 }
 
 /* Queue the copy of one expert; false when the ring is full. */

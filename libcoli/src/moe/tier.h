@@ -52,8 +52,9 @@ coli_status coli__tier_read_from(coli__tier *tier, const coli__store *store);
  * lost; E_INVALID when layer_split does not fit the devices or the layers. */
 coli_status coli__tier_fill(coli__tier *tier, const uint32_t *heat);
 
-/* How many experts fill would bring to each device, as far as memory goes: (COLI__MAX_DEVICE). */
-void coli__tier_room(coli__tier *tier, uint32_t *n);
+/* How many experts fill would bring to each device, as far as memory goes: (COLI__MAX_DEVICE).
+ * E_INVALID as fill. */
+coli_status coli__tier_room(coli__tier *tier, uint32_t *n);
 
 coli__devices *coli__tier_devices(const coli__tier *tier);
 

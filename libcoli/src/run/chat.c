@@ -148,11 +148,16 @@ static coli_status prefill(coli_chat *c, const prompt *p, coli_result *r)
     go_back(c, p->ids, p->n_ids);
     r->n_prompt = (uint32_t)p->n_ids;
     r->n_prefill = (uint32_t)p->n_ids - s->pos;
+    coli__part part = {.of_prompt = true, .begins = true}; // both parts are one prompt
     if (s->pos < p->n_stable) {
-        COLI_TRY(coli__session_feed(s, p->ids + s->pos, p->n_stable - s->pos));
+        part.ends = p->n_stable == p->n_ids;
+        COLI_TRY(coli__session_feed(s, p->ids + s->pos, p->n_stable - s->pos, part));
         remember(c);
+        part.begins = false;
     }
-    if (s->pos < p->n_ids) COLI_TRY(coli__session_feed(s, p->ids + s->pos, p->n_ids - s->pos));
+    part.ends = true;
+    if (s->pos < p->n_ids)
+        COLI_TRY(coli__session_feed(s, p->ids + s->pos, p->n_ids - s->pos, part));
     r->prefill_moe_s = (double)(s->elapsed.moe_ns - before.moe_ns) * 1e-9;
     r->prefill_wait_s = (double)(s->elapsed.wait_ns - before.wait_ns) * 1e-9;
     return COLI_OK;

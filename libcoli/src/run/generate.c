@@ -174,7 +174,7 @@ static coli_status make_tokens(coli_session *s, const coli_generate_opts *o, con
         else if (s->pos == s->n_ctx)
             r->stop = COLI_STOP_CONTEXT;
         else {
-            const coli_status status = coli__session_feed(s, &id, 1);
+            const coli_status status = coli__session_feed(s, &id, 1, (coli__part){0});
             if (status == COLI_E_CANCELLED)
                 r->stop = COLI_STOP_CANCELLED;
             else if (status != COLI_OK)

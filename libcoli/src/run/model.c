@@ -98,7 +98,8 @@ coli_status coli__model_plan_memory(coli_model *m, const coli_model_opts *o,
                                     coli_session_opts *session, coli__state_bytes *state)
 {
     const uint32_t n_worker = o->n_threads ? o->n_threads : coli__n_processor();
-    COLI_TRY(coli__session_bytes(m, session, n_worker, state));
+    // whether there is a store depends on this, so it is counted
+    COLI_TRY(coli__session_bytes(m, session, n_worker, true, state));
     const uint64_t parts[] = {state->kv, state->state, state->scratch};
     m->resident_bytes = coli__model_trunk_bytes(m->container);
     for (int i = 0; i < 3; i++)
@@ -175,7 +176,9 @@ static coli_status open_store(coli_model *m, const coli_model_opts *o)
     if (coli__container_n_expert_layer(m->container) == 0) return COLI_OK;
     // a context that is too long is refused where the session is made
     coli_session_opts session = {.struct_size = sizeof session,
-                                 .n_ctx = o->n_ctx <= m->shape.n_ctx_max ? o->n_ctx : 0};
+                                 .n_ctx = o->n_ctx <= m->shape.n_ctx_max ? o->n_ctx : 0,
+                                 .n_chunk = o->n_chunk,
+                                 .kv = o->kv};
     coli__state_bytes state;
     COLI_TRY(coli__model_plan_memory(m, o, &session, &state));
     if (m->ram.holds_all) return COLI_OK;
@@ -415,6 +418,9 @@ coli_status coli_model_open(const char *dir, const coli_model_opts *opts, coli_m
     const coli_status status = open_parts(m, dir, &o);
     coli__fp_leave(fp);
     if (status != COLI_OK) {
+        // nothing was learned, and the counters were halved at the start: the file stays as it is
+        coli__free(m->heat_path);
+        m->heat_path = NULL;
         coli_model_close(m);
         return status;
     }

@@ -23,12 +23,12 @@ static uint64_t n_expert_all(const coli_plan_result *r)
 
 /* -- devices ----------------------------------------------------------------------------------- */
 
-static void plan_devices(const coli_model *m, const coli_model_opts *o, coli_plan_result *r)
+static coli_status plan_devices(const coli_model *m, const coli_model_opts *o, coli_plan_result *r)
 {
     uint32_t n[COLI__MAX_DEVICE] = {0};
     uint64_t expert_bytes;
     coli__tier_slot(m->tier, &r->slot_bytes, &expert_bytes);
-    coli__tier_room(m->tier, n);
+    COLI_TRY(coli__tier_room(m->tier, n));
     r->n_device = coli__devices_n(m->devices);
     for (uint32_t i = 0; i < r->n_device; i++) {
         r->n_in_vram += n[i];
@@ -37,6 +37,7 @@ static void plan_devices(const coli_model *m, const coli_model_opts *o, coli_pla
             coli__devices_used(m->devices, i) - coli__tier_spare_bytes(m->tier, i);
     }
     if (o->vram_unit == COLI_VRAM_PERCENT) r->vram_bytes = r->n_in_vram * r->slot_bytes;
+    return COLI_OK;
 }
 
 /* Without a device: as if there were one as large as was asked for. */
@@ -116,7 +117,7 @@ static coli_status plan(coli_model *m, const char *dir, const coli_model_opts *o
     r->expert_bytes = x->block_bytes;
     COLI_TRY(plan_memory(m, o, session, r));
     if (m->tier)
-        plan_devices(m, o, r);
+        COLI_TRY(plan_devices(m, o, r));
     else
         assume_device(o, r);
     plan_fit(m, r);

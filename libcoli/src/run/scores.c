@@ -288,6 +288,10 @@ static coli_status check_args(const coli_session *s, const coli_tasks *t, const 
     if (t->n_ctx > s->n_ctx)
         return coli__fail(COLI_E_LIMIT, "the items need a context of %u tokens; it has %u",
                           t->n_ctx, s->n_ctx);
+    // rows of logits are read at the ids of endings, which another model may have given
+    if (t->n_vocab > s->m->shape.n_vocab)
+        return coli__fail(COLI_E_INVALID, "the items have ids up to %u; the model's are below %u",
+                          t->n_vocab - 1, s->m->shape.n_vocab);
     if (!o->base) return COLI_OK;
     if (strcmp(o->base->tasks->identity, t->identity) != 0)
         return coli__fail(COLI_E_INVALID, "the base is of other items, or in other tokens");

@@ -52,13 +52,14 @@ static coli_status check_opts(const coli_model *m, const coli_session_opts *o, u
 }
 
 coli_status coli__session_bytes(const coli_model *m, coli_session_opts *opts, uint32_t n_worker,
-                                coli__state_bytes *out)
+                                bool with_store, coli__state_bytes *out)
 {
     COLI_TRY(check_opts(m, opts, &opts->n_ctx, &opts->n_chunk));
     const coli__state_opts state = {.n_ctx = opts->n_ctx,
                                     .max_chunk = opts->n_chunk,
                                     .n_worker = n_worker,
-                                    .kv_f16 = opts->kv == COLI_KV_F16};
+                                    .kv_f16 = opts->kv == COLI_KV_F16,
+                                    .with_store = with_store};
     m->engine->state_bytes(m->weights, &state, out);
     const coli_session *s = NULL; // for the sizes of its numbers
     out->scratch +=
@@ -211,20 +212,16 @@ static coli_status check_ids(const coli_session *s, const int32_t *ids, size_t n
     return COLI_OK;
 }
 
-/* Where a chunk stands: what the tier wants to know. */
-typedef struct chunk_kind {
-    bool is_prompt, begins, ends; // else a single token
-} chunk_kind;
-
-static void tell_before(const coli_model *m, chunk_kind kind)
+/* Before a chunk: what tier and store want to know of it. */
+static void tell_before(const coli_model *m, coli__part chunk)
 {
-    if (kind.begins)
+    if (chunk.begins)
         coli__tier_prompt(m->tier);
-    else if (kind.is_prompt)
+    else if (chunk.of_prompt)
         coli__tier_prompt_goes_on(m->tier);
     else
         coli__tier_tick(m->tier);
-    if (!kind.is_prompt) coli__store_tick(m->store);
+    if (!chunk.of_prompt) coli__store_tick(m->store);
 }
 
 /* Who evaluates has buffers of its own for what was chosen; the rest is ours. */
@@ -254,7 +251,7 @@ static void tell_route(const coli_session *s, const coli__probe *p, uint32_t pos
 }
 
 /* One chunk through the engine.  The model's lock makes sessions take turns chunk by chunk. */
-static coli_status forward(coli_session *s, const coli__forward_args *asked, chunk_kind kind)
+static coli_status forward(coli_session *s, const coli__forward_args *asked, coli__part chunk)
 {
     coli_model *m = s->m;
     coli__forward_args args = *asked;
@@ -267,7 +264,7 @@ static coli_status forward(coli_session *s, const coli__forward_args *asked, chu
     s->has_logits = false;
     pthread_mutex_lock(&m->mu);
     if (s->router) coli__router_step(s->router, m->container, m->tier, m->store);
-    tell_before(m, kind);
+    tell_before(m, chunk);
     const coli__fp fp = coli__fp_enter();
     coli__pool_phase(m->pool, 0, COLI_PHASE_OTHER);
     coli_status status = m->engine->forward(s->state, m->pool, &args);
@@ -275,7 +272,7 @@ static coli_status forward(coli_session *s, const coli__forward_args *asked, chu
     if (whole != COLI_OK) status = whole; // whatever else was found
     coli__pool_phase(m->pool, 0, COLI_PHASE_OUTSIDE);
     coli__fp_leave(fp);
-    if (kind.ends) {
+    if (chunk.ends) {
         coli__tier_prompt_ends(m->tier);
         coli__store_prompt_ends(m->store);
     }
@@ -292,7 +289,7 @@ static coli_status forward(coli_session *s, const coli__forward_args *asked, chu
     return COLI_OK;
 }
 
-coli_status coli__session_feed(coli_session *s, const int32_t *ids, size_t n_ids)
+coli_status coli__session_feed(coli_session *s, const int32_t *ids, size_t n_ids, coli__part part)
 {
     COLI_TRY(check_ids(s, ids, n_ids));
     for (size_t done = 0; done < n_ids;) {
@@ -305,9 +302,8 @@ coli_status coli__session_feed(coli_session *s, const int32_t *ids, size_t n_ids
                                          .logits_from = last ? n - 1 : n,
                                          .logits = s->logits,
                                          .router = s->router};
-        const bool is_prompt = n_ids > 1;
-        const chunk_kind kind = {is_prompt, is_prompt && done == 0, is_prompt && last};
-        COLI_TRY(forward(s, &args, kind));
+        const coli__part chunk = {part.of_prompt, part.begins && done == 0, part.ends && last};
+        COLI_TRY(forward(s, &args, chunk));
         s->has_logits = last;
         done += n;
     }
@@ -318,8 +314,9 @@ coli_status coli_session_feed(coli_session *s, const int32_t *ids, size_t n_ids)
 {
     if (!s) return coli__fail(COLI_E_INVALID, "coli_session_feed: session is NULL");
     atomic_store(&s->cancel, false);
-    if (n_ids > 1) coli__session_turn(s);
-    return coli__session_feed(s, ids, n_ids);
+    const bool is_prompt = n_ids > 1;
+    if (is_prompt) coli__session_turn(s);
+    return coli__session_feed(s, ids, n_ids, (coli__part){is_prompt, is_prompt, is_prompt});
 }
 
 coli_status coli_session_on_route(coli_session *s, coli_route_fn fn, void *user)
@@ -370,8 +367,8 @@ static coli_status eval_chunks(coli_session *s, const int32_t *ids, size_t n_ids
                                          .logits = b->logits,
                                          .probe = &probe,
                                          .router = s->router};
-        const chunk_kind kind = {true, done == 0, n == left};
-        COLI_TRY(forward(s, &args, kind));
+        const coli__part chunk = {true, done == 0, n == left};
+        COLI_TRY(forward(s, &args, chunk));
         memcpy(s->logits, b->logits + (n - 1) * n_vocab, n_vocab * sizeof(float));
         s->has_logits = true;
         if (!on_rows(user, pos, n, b->logits, b->expert_ids, b->expert_w))

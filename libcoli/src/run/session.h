@@ -43,13 +43,21 @@ struct coli_session {
 void coli__session_turn(coli_session *s);
 
 /* Memory that coli_session_create takes for these options on this model with so many compute threads,
- * to within a few KiB; of the model only engine, weights and shape are looked at.  E_INVALID for
- * options that create refuses.  The numbers that zeros in the options stand for are filled in. */
+ * with a store or without, to within a few KiB; of the model only engine, weights and shape are looked
+ * at.  E_INVALID for options that create refuses.  The numbers that zeros in the options stand for are
+ * filled in. */
 coli_status coli__session_bytes(const coli_model *m, coli_session_opts *opts, uint32_t n_worker,
-                                coli__state_bytes *out);
+                                bool with_store, coli__state_bytes *out);
+
+/* What tokens are to those before and behind them.  A prompt may be fed in several parts: whoever plans by
+ * it wants it from its first token to its last. */
+typedef struct coli__part {
+    bool of_prompt; // else a token to be decoded
+    bool begins, ends;
+} coli__part;
 
 /* coli_session_feed without lowering the cancel flag first, and as a part of the present turn. */
-coli_status coli__session_feed(coli_session *s, const int32_t *ids, size_t n_ids);
+coli_status coli__session_feed(coli_session *s, const int32_t *ids, size_t n_ids, coli__part part);
 
 /* How many of these ids, from the start, the session holds keys and values of. */
 uint32_t coli__session_common(const coli_session *s, const int32_t *ids, size_t n_ids);

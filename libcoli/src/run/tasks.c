@@ -53,6 +53,8 @@ const char *coli__tasks_string(const coli_tasks *t, size_t at)
 static coli_status add_ids(coli_tasks *t, const int32_t *ids, size_t n_id, size_t *at)
 {
     *at = t->ids.n_bytes / sizeof *ids;
+    for (size_t i = 0; i < n_id; i++)
+        if ((uint32_t)ids[i] >= t->n_vocab) t->n_vocab = (uint32_t)ids[i] + 1;
     return coli__buf_append(&t->ids, ids, n_id * sizeof *ids);
 }
 

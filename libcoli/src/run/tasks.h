@@ -50,6 +50,7 @@ struct coli_tasks {
     uint32_t n_file;
     uint32_t n_kind[3];
     uint32_t n_ctx;
+    uint32_t n_vocab; // every id is below
     uint64_t n_token;
     char identity[33];
 };
