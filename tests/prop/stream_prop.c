@@ -151,7 +151,8 @@ T_TEST(slots_that_are_lost)
                  "fail=tensor_upload:%u+",
                  9 + from, from);
         coli_model_opts opts = backend_opts(0, false, options);
-        opts.stream_rows = 1;
+        opts.stream_rows = from % 2 ? 3 : 1;
+        opts.ram_experts = from % 2 ? 3 : 0; // where the processor has waves of its own
         coli_model *m;
         if (coli_model_open(dir, &opts, &m) != COLI_OK) continue;
         n_opened++;
