@@ -18,7 +18,7 @@ static coli_store_stats store_stats(const coli_model *m)
 static void check(const char *dir, const digest *want, uint32_t n_prompt, uint32_t n_slot,
                   double percent, uint32_t n_chunk)
 {
-    coli_model_opts opts = backend_opts(percent, false, NULL);
+    coli_model_opts opts = backend_opts(percent < 0 ? 0 : percent, false, NULL);
     if (percent < 0) opts.backend = "none";
     opts.ram_experts = n_slot;
     coli_model *m;
