@@ -97,6 +97,7 @@ static next handle(conversation *c, const char *text, int *code)
                      app_can_grow(&c->engine)
                          ? ":reset forgets the conversation; --ctx N makes a longer one possible"
                          : ":reset forgets the conversation");
+    coli_model_save_heat(c->engine.model); // the window may be closed; the end says if it fails
     return GO_ON;
 }
 

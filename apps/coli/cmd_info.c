@@ -109,6 +109,8 @@ static effect effect_of(const subject *of, app_option_id id)
         otherwise = "model";
         break;
     default:
+        if (s->from[id] == APP_FROM_DEFAULT && app_options[id].otherwise)
+            value = app_format("%s", app_options[id].otherwise);
         break;
     }
     effect e = {.value = value ? value : app_value_text(s, id), .from = otherwise};

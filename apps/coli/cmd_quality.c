@@ -239,8 +239,13 @@ static int compare(const app_settings *s, quality *q)
 static int measure(const app_settings *s, quality *q)
 {
     if (q->n_side == 2) return compare(s, q);
-    const int code = make_scores(s, &q->side[0], NULL, s->record != NULL);
-    if (code != APP_OK || !s->record) return code;
+    return make_scores(s, &q->side[0], NULL, s->record != NULL);
+}
+
+/* After they were shown: a file that cannot be written loses no scores. */
+static int record(const app_settings *s, const quality *q)
+{
+    if (!s->record) return APP_OK;
     const coli_status status = coli_scores_save(q->side[0].scores, s->record);
     return status == COLI_OK ? APP_OK : app_fail(status);
 }
@@ -257,6 +262,8 @@ int cmd_quality(const app_settings *s)
             quality_print_text(&q);
         if (q.n_side == 2 && quality_verdict(&q) != COLI_VERDICT_PASS)
             code = quality_verdict(&q) == COLI_VERDICT_FAIL ? QUALITY_FAILED : QUALITY_UNDECIDED;
+        else
+            code = record(s, &q);
     }
     for (uint32_t i = 0; i < 2; i++) finish_side(&q.side[i]);
     return code;

@@ -3,6 +3,7 @@
  * Lists multiply: a policy that re-plans is run with each cap, drain and minimum count, every one that
  * moves experts with each allowance.  The reference of gains and pay-back runs first at each
  * residency, with the first of each list and no allowance, whether it is shown or not. */
+#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -291,11 +292,12 @@ static int write_file(const char *path, const sweep *s, void (*print)(const swee
         print(s, stdout);
         return app_flush() ? APP_OK : APP_FAILED;
     }
+    errno = 0;
     FILE *out = app_system_create(path);
     if (out) print(s, out);
     const bool good = out && !ferror(out);
     if (out && fclose(out) == 0 && good) return APP_OK;
-    app_error("%s: cannot be written", path);
+    app_error("%s: cannot be written: %s", path, strerror(errno));
     return APP_FAILED;
 }
 

@@ -241,7 +241,7 @@ T_TEST(settings_say_where_they_are_from)
     o = run_with("coli", "", 0, LIST("CUDA_EXPERT_GB=3"), LIST("info", "--settings"));
     EXPECT(o, o.code == 0);
     EXPECT(o, has(o.err, "warning: CUDA_EXPERT_GB has no effect without --backend cuda\n"));
-    EXPECT(o, has(o.out, "  --vram               auto                         default\n"));
+    EXPECT(o, has(o.out, "  --vram               auto, what is free less 1 GiB default\n"));
     forget(&o);
 }
 

@@ -301,8 +301,41 @@ static coli_status fill_store(coli_model *m, const coli_model_opts *o, const uin
 }
 
 /* Devices and memory, by what earlier runs learned. */
+/* What was asked of devices that there are none of. */
+static void say_what_is_ignored(const coli_model *m, const coli_model_opts *o)
+{
+    if (m->devices || !o->note) return;
+    const struct {
+        bool asked;
+        const char *what;
+    } all[] = {{o->vram_unit != COLI_VRAM_AUTO, "vram"},
+               {o->devices != NULL, "devices"},
+               {o->place != NULL, "place"},
+               {o->replan || o->replan_with, "replan"},
+               {o->no_warmstart, "no warm start"},
+               {o->home != COLI_HOME_EXPERT, "home"},
+               {o->stream_rows > 0, "stream"}};
+    char line[160] = "no device is used, so this has no effect:";
+    size_t n = strlen(line);
+    const size_t n_empty = n;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (all[i].asked)
+            n += (size_t)snprintf(line + n, sizeof line - n, "%s %s", n > n_empty ? "," : "",
+                                  all[i].what);
+    if (n > n_empty) o->note(o->user, line);
+}
+
+/* A file that is only read, and is not there: the model starts as if none had been named. */
+static void say_what_is_unknown(const coli_model_opts *o, const coli__heat_file *heat)
+{
+    if (o->heat_readonly && !heat->count && o->note)
+        o->note(o->user, "the heat file is not there, and is not to be written: nothing is known "
+                         "about which experts are used");
+}
+
 static coli_status fill(coli_model *m, const coli_model_opts *o, const coli__place_list *list)
 {
+    say_what_is_ignored(m, o);
     const bool learns = m->tier || m->store;
     if (o->heat && !learns && o->note)
         o->note(o->user, "no device is used and memory has all experts, so the heat file has no "
@@ -310,6 +343,7 @@ static coli_status fill(coli_model *m, const coli_model_opts *o, const coli__pla
     coli__heat_file heat = {0};
     coli_status status = COLI_OK;
     if (o->heat && learns) status = read_heat(m, o->heat, &heat);
+    if (status == COLI_OK && o->heat && learns) say_what_is_unknown(o, &heat);
     if (status == COLI_OK && m->devices)
         status = offer_trunk(m, o, list, heat.count, coli__trunk_place);
     if (status == COLI_OK) status = coli__tier_fill(m->tier, heat.count);
