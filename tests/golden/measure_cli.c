@@ -193,9 +193,9 @@ T_TEST(bench_tells_of_devices)
     json_t *root = parse(&o);
     const json_t *devices = json_object_get(root, "devices");
     T_EQ(json_array_size(devices), 2);
-    T_EQ(number(json_array_get(devices, 0), "experts") +
-             number(json_array_get(devices, 1), "experts"),
-         128);
+    const double n_expert = number(json_array_get(devices, 0), "experts") +
+                            number(json_array_get(devices, 1), "experts");
+    T_TRUE(n_expert <= 128 && n_expert >= 126); // a swap by heat may be under way on each
     T_EQ(number(json_array_get(devices, 1), "device"), 1);
     T_EQ(number(root, "vram.experts"), 128);
     T_TRUE(number(root, "decode.vram_hit_rate") > 0.02 &&

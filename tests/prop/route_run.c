@@ -284,7 +284,7 @@ T_TEST(a_turn_after_swaps_can_be_repeated)
 /* With n_slot experts of each layer in RAM; percent below 0: and no device. */
 static coli_model *model_in_ram(double percent, uint32_t n_threads, uint32_t n_slot)
 {
-    coli_model_opts opts = backend_opts(percent, false, NULL);
+    coli_model_opts opts = backend_opts(percent < 0 ? 0 : percent, false, NULL);
     if (percent < 0) opts.backend = "none";
     opts.n_threads = n_threads;
     opts.ram_experts = n_slot;

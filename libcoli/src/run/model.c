@@ -310,7 +310,7 @@ static void say_what_is_ignored(const coli_model *m, const coli_model_opts *o)
         const char *what;
     } all[] = {{o->vram_unit != COLI_VRAM_AUTO, "vram"},
                {o->devices != NULL, "devices"},
-               {o->place != NULL, "place"},
+               {o->place && strcmp(o->place, "auto") != 0 && strcmp(o->place, "off") != 0, "place"},
                {o->replan || o->replan_with, "replan"},
                {o->no_warmstart, "no warm start"},
                {o->home != COLI_HOME_EXPERT, "home"},
