@@ -1,28 +1,18 @@
 /* bench_test.c - `coli synth` and `coli bench` as a script meets them.  Timings are the machine's
  * affair; what is checked is that every field is there, and that those that follow from others do.
  */
-#include <jansson.h>
 #include <math.h>
 
-#include "programs.h"
+#include "json_out.h"
 
 #define SMALL                                                                                      \
     "synth", "--like", "hummingbird", "--layers", "4", "--experts-n", "16", "--used", "4",         \
         "--inner", "64", "--hidden", "128", "--vocab", "512"
 
-/* A number at a path like "decode.parts.head.bytes"; the test fails where there is none. */
+/* A figure of a measurement. */
 static double number(const json_t *root, const char *path)
 {
-    char key[64];
-    const char *at = path;
-    while (at) {
-        const size_t n = strcspn(at, ".");
-        snprintf(key, sizeof key, "%.*s", (int)n, at);
-        root = json_object_get(root, key);
-        at = at[n] ? at + n + 1 : NULL;
-    }
-    if (!json_is_number(root)) fail_msg("%s is missing, or no number", path);
-    const double x = json_number_value(root);
+    const double x = json_number_at(root, path);
     if (!isfinite(x) || x < 0) fail_msg("%s is %g", path, x);
     return x;
 }
@@ -31,14 +21,6 @@ static void equal(const char *what, double found, double expected)
 {
     if (fabs(found - expected) > 1e-9 * fabs(expected))
         fail_msg("%s: %.17g against %.17g", what, found, expected);
-}
-
-static json_t *parse(const outcome *o)
-{
-    json_error_t error;
-    json_t *root = json_loads(o->out, 0, &error);
-    EXPECT(*o, root != NULL);
-    return root;
 }
 
 static void ordered(const json_t *root, const char *name)
@@ -144,7 +126,7 @@ T_TEST(json_has_every_field_and_the_sums_are_right)
             "3", "--buffer", "8", "--threads", "2", "--context", "10", "--seed", "4", "--json",
             "--phases");
     EXPECT(o, o.code == 0 && has(o.err, "round 3 of 3"));
-    json_t *root = parse(&o);
+    json_t *root = json_of(&o);
     EXPECT(o, strcmp(json_string_value(json_object_get(json_object_get(root, "model"), "name")),
                      "model") == 0);
     EXPECT(o, json_is_string(json_object_get(root, "isa")));
@@ -174,7 +156,7 @@ T_TEST(only_what_was_asked_for_is_measured)
     outcome o = RUN("coli", "", "bench", "--model", MODEL, "--prefill", "0", "--decode", "2",
                     "--repeat", "1", "--buffer", "8", "--json");
     EXPECT(o, o.code == 0);
-    json_t *root = parse(&o);
+    json_t *root = json_of(&o);
     EXPECT(o, !json_object_get(root, "prefill"));
     EXPECT(o, !json_object_get(json_object_get(root, "decode"), "phases_ms"));
     T_EQ(number(root, "decode.n_token"), 2);

@@ -1,9 +1,7 @@
 /* measure_cli.c - what the programs tell about a run, as a script meets it: recorded routing, figures
  * as JSON. */
-#include <jansson.h>
-
 #include "coli/coli.h"
-#include "programs.h"
+#include "json_out.h"
 
 static bool is_there(const char *path)
 {
@@ -87,65 +85,38 @@ T_TEST(qwen36_records_what_it_makes)
 
 /* -- figures ----------------------------------------------------------------------------------- */
 
-static json_t *parse(const outcome *o)
-{
-    json_error_t error;
-    json_t *root = json_loads(o->out, 0, &error);
-    EXPECT(*o, root != NULL);
-    return root;
-}
-
-/* A number at a path like "vram.hit_rate". */
-static double number(const json_t *root, const char *path)
-{
-    char key[64];
-    const char *at = path;
-    while (at) {
-        const size_t n = strcspn(at, ".");
-        snprintf(key, sizeof key, "%.*s", (int)n, at);
-        root = json_object_get(root, key);
-        at = at[n] ? at + n + 1 : NULL;
-    }
-    if (!json_is_number(root)) fail_msg("%s is missing, or no number", path);
-    return json_number_value(root);
-}
-
-static const char *text(const json_t *root, const char *key)
-{
-    const json_t *value = json_object_get(root, key);
-    if (!json_is_string(value)) fail_msg("%s is missing, or no text", key);
-    return json_string_value(value);
-}
-
 T_TEST(run_as_json)
 {
     T_BEGIN;
     outcome o = RUN("coli", "", "run", "--temp", "0", "--model", MODEL, "--backend", "none",
                     "--json", "What is 17 + 25?");
     EXPECT(o, o.code == 0);
-    json_t *root = parse(&o);
+    json_t *root = json_of(&o);
     EXPECT(o, !has(o.err, "= 42")); // the answer is in the object alone
-    T_STR(text(root, "answer"), "17 + 25 = 42");
-    T_STR(text(root, "stop"), "token");
+    T_STR(json_text_at(root, "answer"), "17 + 25 = 42");
+    T_STR(json_text_at(root, "stop"), "token");
     T_TRUE(json_is_string(json_object_get(root, "thinking")));
-    T_EQ(number(root, "n_prompt"), number(root, "n_prefill"));
-    const double n = number(root, "n_generated"), decode_s = number(root, "decode_s");
-    T_FLE(fabs(number(root, "ms_per_token") - decode_s * 1e3 / (n - 1)), 1e-9);
-    T_FLE(fabs(number(root, "tok_s") - (n - 1) / decode_s), 1e-6 * n / decode_s);
-    T_FLE(number(root, "moe_ms_per_token"), number(root, "ms_per_token"));
-    T_TRUE(number(root, "moe_ms_per_token") > 0 && number(root, "prefill_moe_s") > 0);
-    T_FLE(number(root, "prefill_moe_s"), number(root, "prefill_s"));
-    T_FLE(number(root, "prefill_s"), number(root, "ttft_s"));
-    T_TRUE(number(root, "wait_ms_per_token") == 0 && number(root, "prefill_wait_s") == 0);
+    T_EQ(json_number_at(root, "n_prompt"), json_number_at(root, "n_prefill"));
+    const double n = json_number_at(root, "n_generated"),
+                 decode_s = json_number_at(root, "decode_s");
+    T_FLE(fabs(json_number_at(root, "ms_per_token") - decode_s * 1e3 / (n - 1)), 1e-9);
+    T_FLE(fabs(json_number_at(root, "tok_s") - (n - 1) / decode_s), 1e-6 * n / decode_s);
+    T_FLE(json_number_at(root, "moe_ms_per_token"), json_number_at(root, "ms_per_token"));
+    T_TRUE(json_number_at(root, "moe_ms_per_token") > 0 &&
+           json_number_at(root, "prefill_moe_s") > 0);
+    T_FLE(json_number_at(root, "prefill_moe_s"), json_number_at(root, "prefill_s"));
+    T_FLE(json_number_at(root, "prefill_s"), json_number_at(root, "ttft_s"));
+    T_TRUE(json_number_at(root, "wait_ms_per_token") == 0 &&
+           json_number_at(root, "prefill_wait_s") == 0);
     T_EQ(json_array_size(json_object_get(root, "devices")), 0);
     T_TRUE(json_is_null(json_object_get(root, "vram")));
     json_decref(root);
     forget(&o);
     o = RUN("coli", "", "run", "--model", MODEL, "--json", "-n", "3", "What is 17 + 25?");
     EXPECT(o, o.code == 1); // thinking took all
-    root = parse(&o);
-    T_STR(text(root, "stop"), "length");
-    T_STR(text(root, "answer"), "");
+    root = json_of(&o);
+    T_STR(json_text_at(root, "stop"), "length");
+    T_STR(json_text_at(root, "answer"), "");
     json_decref(root);
     forget(&o);
 }
@@ -159,25 +130,25 @@ T_TEST(run_as_json_with_a_device)
                     TEST_FAKE, "--vram", "50%", "--backend-options", "real=1 kernel=2ms",
                     "--replan", "--json", "What is 17 + 25?");
     EXPECT(o, o.code == 0);
-    json_t *root = parse(&o);
-    T_STR(text(root, "answer"), "17 + 25 = 42");
-    T_FGE(number(root, "wait_ms_per_token"), 20);
-    T_FLE(number(root, "wait_ms_per_token"), number(root, "moe_ms_per_token"));
-    T_FLE(number(root, "moe_ms_per_token"), number(root, "ms_per_token"));
-    T_FGE(number(root, "prefill_wait_s"), 0.020);
-    T_EQ(number(root, "vram.experts"), 256);
-    T_EQ(number(root, "vram.experts_total"), 512);
-    const double hits = number(root, "vram.decode_hits"),
-                 misses = number(root, "vram.decode_misses");
+    json_t *root = json_of(&o);
+    T_STR(json_text_at(root, "answer"), "17 + 25 = 42");
+    T_FGE(json_number_at(root, "wait_ms_per_token"), 20);
+    T_FLE(json_number_at(root, "wait_ms_per_token"), json_number_at(root, "moe_ms_per_token"));
+    T_FLE(json_number_at(root, "moe_ms_per_token"), json_number_at(root, "ms_per_token"));
+    T_FGE(json_number_at(root, "prefill_wait_s"), 0.020);
+    T_EQ(json_number_at(root, "vram.experts"), 256);
+    T_EQ(json_number_at(root, "vram.experts_total"), 512);
+    const double hits = json_number_at(root, "vram.decode_hits"),
+                 misses = json_number_at(root, "vram.decode_misses");
     T_EQ(hits + misses,
-         (number(root, "n_generated")) * 8 * 6); // the stop token is sampled, not fed
-    T_FLE(fabs(number(root, "vram.decode_hit_rate") - hits / (hits + misses)), 1e-12);
-    T_GE(number(root, "vram.replan_planned"), number(root, "vram.replan_done"));
-    T_GE(number(root, "vram.swaps"), number(root, "vram.replan_done"));
+         (json_number_at(root, "n_generated")) * 8 * 6); // the stop token is sampled, not fed
+    T_FLE(fabs(json_number_at(root, "vram.decode_hit_rate") - hits / (hits + misses)), 1e-12);
+    T_GE(json_number_at(root, "vram.replan_planned"), json_number_at(root, "vram.replan_done"));
+    T_GE(json_number_at(root, "vram.swaps"), json_number_at(root, "vram.replan_done"));
     const json_t *devices = json_object_get(root, "devices");
     T_EQ(json_array_size(devices), 1);
-    T_STR(text(json_array_get(devices, 0), "backend"), "fake");
-    T_EQ(number(json_array_get(devices, 0), "experts"), 256);
+    T_STR(json_text_at(json_array_get(devices, 0), "backend"), "fake");
+    T_EQ(json_number_at(json_array_get(devices, 0), "experts"), 256);
     T_TRUE(json_is_null(json_object_get(json_array_get(devices, 0), "lost")));
     json_decref(root);
     forget(&o);
@@ -190,17 +161,17 @@ T_TEST(bench_tells_of_devices)
                     "--backend-options", "devices=2", "--prefill", "8", "--decode", "4", "--repeat",
                     "2", "--buffer", "64", "--json");
     EXPECT(o, o.code == 0);
-    json_t *root = parse(&o);
+    json_t *root = json_of(&o);
     const json_t *devices = json_object_get(root, "devices");
     T_EQ(json_array_size(devices), 2);
-    const double n_expert = number(json_array_get(devices, 0), "experts") +
-                            number(json_array_get(devices, 1), "experts");
+    const double n_expert = json_number_at(json_array_get(devices, 0), "experts") +
+                            json_number_at(json_array_get(devices, 1), "experts");
     T_TRUE(n_expert <= 128 && n_expert >= 126); // a swap by heat may be under way on each
-    T_EQ(number(json_array_get(devices, 1), "device"), 1);
-    T_EQ(number(root, "vram.experts"), 128);
-    T_TRUE(number(root, "decode.vram_hit_rate") > 0.02 &&
-           number(root, "decode.vram_hit_rate") < 0.9);
-    T_FGE(number(root, "swaps"), 0);
+    T_EQ(json_number_at(json_array_get(devices, 1), "device"), 1);
+    T_EQ(json_number_at(root, "vram.experts"), 128);
+    T_TRUE(json_number_at(root, "decode.vram_hit_rate") > 0.02 &&
+           json_number_at(root, "decode.vram_hit_rate") < 0.9);
+    T_FGE(json_number_at(root, "swaps"), 0);
     json_decref(root);
     forget(&o);
     o = RUN("coli", "", "bench", "--model", MODEL, "--backend", TEST_FAKE, "--vram", "100%",
@@ -246,15 +217,15 @@ T_TEST(plan_warns_when_memory_is_short)
     outcome o = RUN("coli", "", "plan", MODEL, "--backend", "none", "--threads", "2", "--ram",
                     "28MB", "--json");
     EXPECT(o, o.code == 0); // it can run
-    json_t *root = parse(&o);
-    T_STR(text(root, "fit"), "reads");
-    T_EQ(number(root, "ram_bytes"), 28000000);
-    T_EQ(number(root, "n_in_ram") + number(root, "n_on_disk"), 512);
-    T_TRUE(number(root, "n_on_disk") > 0 && number(root, "token_disk_bytes") > 0);
+    json_t *root = json_of(&o);
+    T_STR(json_text_at(root, "fit"), "reads");
+    T_EQ(json_number_at(root, "ram_bytes"), 28000000);
+    T_EQ(json_number_at(root, "n_in_ram") + json_number_at(root, "n_on_disk"), 512);
+    T_TRUE(json_number_at(root, "n_on_disk") > 0 && json_number_at(root, "token_disk_bytes") > 0);
     EXPECT(o, has(o.err, "every token will wait for the disk\n"));
     EXPECT(o, has(o.err, "\nhint: --ctx ") && has(o.err, " makes room for all\n"));
     char ctx[16];
-    snprintf(ctx, sizeof ctx, "%.0f", number(root, "n_ctx_all"));
+    snprintf(ctx, sizeof ctx, "%.0f", json_number_at(root, "n_ctx_all"));
     json_decref(root);
     forget(&o);
     o = RUN("coli", "", "plan", MODEL, "--backend", "none", "--threads", "2", "--ram", "28MB",

@@ -1,44 +1,9 @@
 /* quality_cli.c - `coli bench --quality` as a script meets it: tables, JSON, verdicts in exit codes, errors,
  * Ctrl-C. */
-#include <jansson.h>
-
-#include "programs.h"
+#include "json_out.h"
 
 #define TASKS TEST_FIXTURES "/hummingbird"
 #define EVERY "bench", "--quality", TASKS, "--every", "40", "--threads", "2"
-
-static json_t *parse(const outcome *o)
-{
-    json_error_t error;
-    json_t *root = json_loads(o->out, 0, &error);
-    EXPECT(*o, root != NULL);
-    return root;
-}
-
-static const json_t *at(const json_t *root, const char *path)
-{
-    char key[64];
-    while (*path) {
-        const size_t n = strcspn(path, ".");
-        snprintf(key, sizeof key, "%.*s", (int)n, path);
-        root = json_is_array(root) ? json_array_get(root, (size_t)atoi(key))
-                                   : json_object_get(root, key);
-        path += n + (path[n] != 0);
-    }
-    return root;
-}
-
-static double number(const json_t *root, const char *path)
-{
-    if (!json_is_number(at(root, path))) fail_msg("%s is missing, or no number", path);
-    return json_number_value(at(root, path));
-}
-
-static const char *text(const json_t *root, const char *path)
-{
-    if (!json_is_string(at(root, path))) fail_msg("%s is missing, or no string", path);
-    return json_string_value(at(root, path));
-}
 
 T_TEST(scores_of_one)
 {
@@ -50,33 +15,33 @@ T_TEST(scores_of_one)
     forget(&o);
     o = RUN("coli", "", EVERY, "--json");
     EXPECT(o, o.code == 0);
-    json_t *root = parse(&o);
-    T_EQ(json_array_size(at(root, "sides")), 1);
-    T_EQ(json_array_size(at(root, "sides.0.items")), 5 + 6 + 6);
-    T_EQ(strlen(text(root, "tasks")), 32);
-    T_EQ(number(root, "sides.0.scores.nll.items"), 5);
-    T_TRUE(at(root, "losses") == NULL && at(root, "verdict") == NULL);
+    json_t *root = json_of(&o);
+    T_EQ(json_array_size(json_at(root, "sides")), 1);
+    T_EQ(json_array_size(json_at(root, "sides.0.items")), 5 + 6 + 6);
+    T_EQ(strlen(json_text_at(root, "tasks")), 32);
+    T_EQ(json_number_at(root, "sides.0.scores.nll.items"), 5);
+    T_TRUE(json_at(root, "losses") == NULL && json_at(root, "verdict") == NULL);
     /* The means follow from the items. */
     double nll = 0, n = 0, right = 0;
     const json_t *item;
     size_t i;
-    json_array_foreach(at(root, "sides.0.items"), i, item)
+    json_array_foreach(json_at(root, "sides.0.items"), i, item)
     {
-        T_TRUE(number(item, "line") >= 1 && has(text(item, "file"), ".jsonl"));
-        if (strcmp(text(item, "kind"), "text") == 0) {
-            nll += number(item, "nll");
-            n += number(item, "tokens");
-        } else if (strcmp(text(item, "kind"), "exact") == 0) {
+        T_TRUE(json_number_at(item, "line") >= 1 && has(json_text_at(item, "file"), ".jsonl"));
+        if (strcmp(json_text_at(item, "kind"), "text") == 0) {
+            nll += json_number_at(item, "nll");
+            n += json_number_at(item, "tokens");
+        } else if (strcmp(json_text_at(item, "kind"), "exact") == 0) {
             right += json_is_true(json_object_get(item, "right"));
-            T_TRUE(*text(item, "answer") != 0);
+            T_TRUE(*json_text_at(item, "answer") != 0);
         } else {
             T_EQ(json_array_size(json_object_get(item, "logprob")), 4);
             T_EQ(json_is_true(json_object_get(item, "right")),
-                 number(item, "pick") == number(item, "label"));
+                 json_number_at(item, "pick") == json_number_at(item, "label"));
         }
     }
-    T_FLE(fabs(nll / n - number(root, "sides.0.scores.nll.mean")), 1e-12);
-    T_FLE(fabs(right / 6 - number(root, "sides.0.scores.exact.mean")), 1e-12);
+    T_FLE(fabs(nll / n - json_number_at(root, "sides.0.scores.nll.mean")), 1e-12);
+    T_FLE(fabs(right / 6 - json_number_at(root, "sides.0.scores.exact.mean")), 1e-12);
     json_decref(root);
     forget(&o);
 }
@@ -102,12 +67,13 @@ T_TEST(verdicts)
         o = RUN("coli", "", EVERY, "--compare", file, "--threads 1", "--limit", table[i].limit,
                 "--json");
         EXPECT(o, o.code == table[i].code);
-        json_t *root = parse(&o);
-        T_STR(text(root, "verdict"), table[i].verdict);
-        T_STR(text(root, "sides.0.file"), file);
-        T_STR(text(root, "sides.1.options"), "--threads 1");
-        T_TRUE(number(root, "losses.kl.b") == 0 && number(root, "losses.nll.loss") == 0);
-        T_TRUE(number(root, "losses.top.b") == 1);
+        json_t *root = json_of(&o);
+        T_STR(json_text_at(root, "verdict"), table[i].verdict);
+        T_STR(json_text_at(root, "sides.0.file"), file);
+        T_STR(json_text_at(root, "sides.1.options"), "--threads 1");
+        T_TRUE(json_number_at(root, "losses.kl.b") == 0 &&
+               json_number_at(root, "losses.nll.loss") == 0);
+        T_TRUE(json_number_at(root, "losses.top.b") == 1);
         json_decref(root);
         forget(&o);
     }
@@ -133,13 +99,15 @@ T_TEST(the_gate_on_cache_aware_routing)
     outcome o = RUN("coli", "", "bench", "--quality", TASKS "/ppl.jsonl", "--every", "8",
                     "--compare", "--backend none", ROUTED " --route-j 0 --route-m 24", "--json");
     EXPECT(o, o.code == 3);
-    json_t *root = parse(&o);
-    T_STR(text(root, "verdict"), "FAIL");
-    T_STR(text(root, "losses.kl.verdict"), "FAIL");
-    T_STR(text(root, "losses.nll.verdict"), "FAIL");
-    T_TRUE(number(root, "losses.kl.low") > 0.5 && number(root, "losses.top.b") < 0.9);
-    T_TRUE(number(root, "sides.1.route.swap_pct") > 40 && number(root, "sides.1.hit_rate") > 0.7);
-    T_TRUE(at(root, "sides.0.hit_rate") == NULL && at(root, "sides.0.route") == NULL);
+    json_t *root = json_of(&o);
+    T_STR(json_text_at(root, "verdict"), "FAIL");
+    T_STR(json_text_at(root, "losses.kl.verdict"), "FAIL");
+    T_STR(json_text_at(root, "losses.nll.verdict"), "FAIL");
+    T_TRUE(json_number_at(root, "losses.kl.low") > 0.5 &&
+           json_number_at(root, "losses.top.b") < 0.9);
+    T_TRUE(json_number_at(root, "sides.1.route.swap_pct") > 40 &&
+           json_number_at(root, "sides.1.hit_rate") > 0.7);
+    T_TRUE(json_at(root, "sides.0.hit_rate") == NULL && json_at(root, "sides.0.route") == NULL);
     json_decref(root);
     forget(&o);
     o = RUN("coli", "", "bench", "--quality", TASKS "/ppl.jsonl", "--every", "8", "--compare",

@@ -142,9 +142,7 @@ static coli_status gather(coli__dense_block block, coli_bk_source *source)
     if (!data) return COLI_E_NOMEM;
     for (uint32_t i = 0; i < block.n_mat; i++) {
         const coli__mat *w = block.mats[i];
-        uint64_t n_bytes = 0;
-        coli__mat_bytes(w->fmt, w->n_out, w->n_in, &n_bytes, NULL);
-        memcpy(data + source->matrix[i].offset, w->data, n_bytes);
+        memcpy(data + source->matrix[i].offset, w->data, coli__mat_size(w));
     }
     source->data = data;
     return COLI_OK;

@@ -99,6 +99,13 @@ bool coli__mat_bytes(coli__wfmt fmt, uint32_t n_out, uint32_t n_in, uint64_t *by
     return true;
 }
 
+uint64_t coli__mat_size(const coli__mat *m)
+{
+    uint64_t n_bytes;
+    coli__mat_bytes(m->fmt, m->n_out, m->n_in, &n_bytes, NULL); // 0 when it says no
+    return n_bytes;
+}
+
 const uint8_t *coli__mat_panel(const coli__mat *m, uint32_t i)
 {
     if ((uint64_t)i * COLI_PANEL >= m->n_out) return NULL;

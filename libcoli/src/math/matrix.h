@@ -63,6 +63,7 @@ coli_status coli__wfmt_parse(const char *name, coli__wfmt *out);
  * panel_bytes (may be NULL) is the distance between panels of 16 rows. */
 bool coli__mat_bytes(coli__wfmt fmt, uint32_t n_out, uint32_t n_in, uint64_t *bytes,
                      uint64_t *panel_bytes);
+uint64_t coli__mat_size(const coli__mat *m); // bytes of its weights; 0 where that is no matrix
 
 /* Where panel i begins; NULL when there is none. */
 const uint8_t *coli__mat_panel(const coli__mat *m, uint32_t i);

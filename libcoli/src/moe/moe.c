@@ -1170,21 +1170,16 @@ static coli_status finish_groups(job *j)
     return COLI_OK;
 }
 
-static double matrix_bytes(const coli__mat *w)
-{
-    uint64_t n_bytes;
-    return coli__mat_bytes(w->fmt, w->n_out, w->n_in, &n_bytes, NULL) ? (double)n_bytes : 0;
-}
-
 /* What a routed expert of one row took on the processor, by what `compute` took, which waits for no
  * device; 0: none was there.  `inner` is two of its three matrices, waves go through all; a shared expert
  * that is computed here counts by its size. */
 static double host_ns(const coli__moe *m, const coli__moe_layer *layer, uint64_t compute_ns)
 {
-    const double routed = matrix_bytes(&layer->experts->gate);
+    const double routed = (double)coli__mat_size(&layer->experts->gate);
     const uint32_t n = m->n_run - 1;
     if (n == 0 || routed == 0) return 0;
-    const double shared = m->shared_device == HOST ? matrix_bytes(&layer->shared_gate) : 0;
+    const double shared =
+        m->shared_device == HOST ? (double)coli__mat_size(&layer->shared_gate) : 0;
     return (m->store ? 1 : 1.5) * (double)compute_ns / (n + shared / routed);
 }
 
@@ -1192,11 +1187,12 @@ static double host_ns(const coli__moe *m, const coli__moe_layer *layer, uint64_t
 static double host_row_ns(const job *j, uint64_t compute_ns)
 {
     const coli__moe *m = j->m;
-    const double routed = matrix_bytes(&j->layer->experts->gate);
+    const double routed = (double)coli__mat_size(&j->layer->experts->gate);
     double n_row = 0;
     for (uint32_t i = 0; i + 1 < m->n_run; i++) n_row += m->runs[i].n;
     if (n_row == 0 || routed == 0) return 0;
-    if (m->shared_device == HOST) n_row += j->n_tok * matrix_bytes(&j->layer->shared_gate) / routed;
+    if (m->shared_device == HOST)
+        n_row += j->n_tok * (double)coli__mat_size(&j->layer->shared_gate) / routed;
     return (m->store ? 1 : 1.5) * (double)compute_ns / n_row;
 }
 

@@ -66,11 +66,7 @@ static void world_finish(world *x)
 static coli__offer offer_of(const coli__devices *devices, const coli__trunk_piece *p)
 {
     coli__offer o = {.component = p->component, .layer = p->layer};
-    for (uint32_t i = 0; i < p->n_mat; i++) {
-        uint64_t n_bytes = 0;
-        coli__mat_bytes(p->mats[i].fmt, p->mats[i].n_out, p->mats[i].n_in, &n_bytes, NULL);
-        o.bytes += n_bytes;
-    }
+    for (uint32_t i = 0; i < p->n_mat; i++) o.bytes += coli__mat_size(&p->mats[i]);
     for (uint32_t d = 0; d < coli__devices_n(devices); d++) {
         uint64_t sum = 0, n_bytes = 0;
         bool able = true;

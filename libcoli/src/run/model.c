@@ -8,8 +8,8 @@
 #include "../base/memory.h"
 #include "../moe/heat_file.h"
 #include "../moe/trunk.h"
-#include "session.h"
 #include "api.h"
+#include "session.h"
 
 const char *coli_version(void)
 {
@@ -44,19 +44,13 @@ static void count_tensor(coli_model *m, const coli__model_spec *spec, const coli
     }
 }
 
-static uint64_t matrix_bytes(const coli__mat *w)
-{
-    uint64_t n_bytes;
-    return coli__mat_bytes(w->fmt, w->n_out, w->n_in, &n_bytes, NULL) ? n_bytes : 0;
-}
-
 static void count_experts(coli_model *m)
 {
     for (uint32_t i = 0; i < coli__container_n_expert_layer(m->container); i++) {
         const coli__ct_experts *x = coli__container_experts(m->container, i);
         m->token_expert_bytes +=
             m->shape.n_expert_used *
-            (matrix_bytes(&x->gate) + matrix_bytes(&x->up) + matrix_bytes(&x->down));
+            (coli__mat_size(&x->gate) + coli__mat_size(&x->up) + coli__mat_size(&x->down));
         m->n_mac_body += m->shape.n_expert_used * 3 * (uint64_t)x->d_model * x->d_ff;
     }
 }
