@@ -158,37 +158,40 @@ expect 'coli_twin.dll: file: no such file'
 step 'a chat at a console'
 log=$build/check/console.txt
 shown() { sed 's/\x1b\[?25[hl]//g; s/\x1b\[K\x1b\[1C/ /g' "$log"; } # without what wine's console adds
-comes() { # TEXT N_TRY: whether it is on the console soon
+comes() { # REGEX N_TRY: whether it is on the console soon, which is looked at as one line
     local i
     for ((i = 0; i < $2; i++)); do
-        if shown 2>/dev/null | grep -qF -- "$1"; then return; fi
+        if shown 2>/dev/null | tr -d '\r\n' | grep -qE -- "$1"; then return; fi
         sleep 0.05
     done
     return 1
 }
-await() { # TEXT
+await() { # REGEX
     if comes "$1" 600; then return; fi
     shown >&2
     fail "a chat at a console: \"$1\" does not come"
 }
 talk() {
     await 'can be typed here'
-    printf 'What is 17 + 25?\r' && await '17 + 25 = 42'
-    for _ in {1..20}; do # an answer may be over before we have seen it begin
-        printf '%s\r' "$story" && sleep 0.1 && printf '\003'
-        if comes 'stopped' 20; then break; fi
+    printf 'What is 17 + 25?\r' && await '17 \+ 25 = 42'
+    # An answer may be over before Ctrl-C comes, or not have begun.  The next try waits until no Ctrl-C
+    # before it can be within the two seconds that would make them two of a kind.
+    local delay
+    for delay in 0.1 0.03 0.3 1 3; do
+        printf '%s\r' "$story" && sleep $delay && printf '\003'
+        if comes 'stopped' 200; then break; fi
     done
-    await 'stopped'
-    sleep 2.5 # a Ctrl-C within two seconds leaves
+    await 'stopped[^>]*> ' # the prompt below it, which begins those two seconds
+    sleep 2.5
     printf 'dropped\003'
-    printf 'Größe 鳥?\r' && await 'Größe 鳥?'
+    printf 'Größe 鳥?\r' && await 'Größe 鳥\?'
     printf 'What is the capital of France?\r' && await 'is Paris'
     printf '\004'
 }
 rm -f "$log"
 slow='--isa scalar --threads 1' # so that there is something to stop
 talk | TERM=xterm script -qefc "scripts/wine.sh '$WINEPREFIX' '$build/bin/coli.exe' chat --no-think --temp 0 $slow" \
-    "$log" >/dev/null || fail "a chat at a console: exit code $?"
+    "$log" >/dev/null || { code=$? && shown >&2 && fail "a chat at a console: exit code $code"; }
 ! shown | grep -q 'dropped.*Paris' || fail 'a line that Ctrl-C dropped was said'
 
 step 'all is well'

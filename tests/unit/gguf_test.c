@@ -17,8 +17,7 @@ typedef struct file {
 static void put(file *f, const void *bytes, size_t n)
 {
     T_LE(f->n + n, sizeof f->bytes);
-    if (n) memcpy(f->bytes + f->n, bytes, n);
-    f->n += n;
+    for (size_t i = 0; i < n; i++) f->bytes[f->n++] = ((const uint8_t *)bytes)[i];
 }
 
 static void u32(file *f, uint32_t x)
