@@ -461,6 +461,26 @@ T_TEST(a_full_disk_keeps_what_is_told)
     coli__dir_remove(out);
 }
 
+/* Whatever request for memory fails: what was told is still there, and the next one goes on. */
+T_TEST(memory_may_run_out_while_going_on)
+{
+    T_BEGIN;
+    uint64_t nth = 1;
+    for (coli_status status = COLI_E_NOMEM; status != COLI_OK; nth++) {
+        if (!coli__job_is_in(partial)) leave_half();
+        coli__alloc_fail_at(nth);
+        status = convert_to(out, "int4");
+        coli__alloc_fail_at(0);
+        if (status == COLI_OK) break;
+        if (status != COLI_E_NOMEM || !coli__job_is_in(partial))
+            fail_msg("request %" PRIu64 ": %s", nth, coli_error_message());
+    }
+    T_GE(nth, 100);
+    T_TRUE(strstr(notes, "going on with ") != NULL);
+    same_dirs(whole, out, "little memory");
+    coli__dir_remove(out);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -474,6 +494,7 @@ int main(void)
         cmocka_unit_test(two_conversions_exclude_each_other),
         cmocka_unit_test(the_disk_is_asked_first),
         cmocka_unit_test(a_full_disk_keeps_what_is_told),
+        cmocka_unit_test(memory_may_run_out_while_going_on),
     };
     return cmocka_run_group_tests(tests, setup, micro_teardown);
 }

@@ -1086,11 +1086,12 @@ static coli_status publish(converter *c)
     return status;
 }
 
-/* When the disk or the memory gave out, what was told stays: the same conversion may go on when there
- * is more of it. */
-static coli_status leave(converter *c, coli_status status)
+/* When the disk or the memory gave out, or the name was taken meanwhile, what was told stays: the same
+ * conversion may go on when that is settled. */
+static coli_status leave(converter *c, coli_status status, bool has_told)
 {
-    const bool stays = c->job.has_told && (status == COLI_E_IO || status == COLI_E_NOMEM);
+    const bool stays = has_told && coli__path_exists(c->out_dir) &&
+                       (status == COLI_E_IO || status == COLI_E_NOMEM || status == COLI_E_EXISTS);
     coli__job_close(&c->job);
     if (!stays) {
         coli__dir_remove(c->out_dir); // gone already when only the last sync failed
@@ -1114,8 +1115,9 @@ static coli_status write_dir(converter *c)
         status = coli__job_open(c->out_dir, facts.data, c->args->note, c->args->user, &c->job);
     if (status == COLI_OK) {
         status = write_all(c, facts.data);
+        const bool has_told = c->job.has_told;
         if (status == COLI_OK) status = publish(c);
-        if (status != COLI_OK) status = leave(c, status);
+        if (status != COLI_OK) status = leave(c, status, has_told);
     }
     coli__buf_finish(&facts);
     return status;
