@@ -6,6 +6,7 @@ coli_test(score_file_test unit)
 coli_fuzz(tasks)
 coli_fuzz(scores)
 
+coli_test(imatrix_test golden)
 coli_test(quality_test golden)
 set_tests_properties(golden.quality_test PROPERTIES TIMEOUT 1200)
 coli_test(quality_cli golden)

@@ -232,7 +232,7 @@ T_TEST(precise_tensors_keep_their_type)
 /* -- notes and small files
  * --------------------------------------------------------------------------- */
 
-static char notes[2000];
+static char notes[8000];
 
 static void take_note(void *user, const char *line)
 {
