@@ -5,6 +5,7 @@ coli_test(tasks_test unit)
 coli_test(score_file_test unit)
 coli_fuzz(tasks)
 coli_fuzz(scores)
+coli_fuzz(imatrix)
 
 coli_test(imatrix_test golden)
 coli_test(quality_test golden)

@@ -396,7 +396,10 @@ T_TEST(the_converter_uses_it)
     int32_t ids[200];
     for (int i = 0; i < 200; i++) ids[i] = (i * 37 + 11) % 320;
     T_OK(coli_session_feed(s, ids, 200));
-    T_OK(coli__importance_write(im, 200, scratch("tiny.imatrix")));
+    coli__writer *w;
+    T_OK(coli__writer_open(scratch("tiny.imatrix"), &w));
+    T_OK(coli__importance_write(im, 200, w));
+    T_OK(coli__writer_close(w));
     coli__importance_destroy(im);
     coli__model_spec_finish(&spec);
     coli_session_destroy(s);

@@ -973,8 +973,7 @@ typedef struct coli_imatrix_opts {
  *   out  must not exist and appears only when complete
  * Errors   E_INVALID (experts may be on devices: open the model with backend "none"), E_LIMIT (the
  *          session's context is too short), E_EXISTS, E_CANCELLED, E_NUMERIC, E_IO, E_NOMEM.
- * Cost     memory: 8 bytes for each column that an expert or a matrix has (35B: 210 MB), half as
- *          much again to write; time: that of reading the texts as prompts, and all their logits. */
+ * Cost     memory: 8 bytes for each column that an expert or a matrix has (35B: 210 MB); time: that of reading the texts as prompts, and all their logits. */
 COLI_API coli_status coli_imatrix_make(coli_session *session, const coli_tasks *tasks,
                                        const char *out, const coli_imatrix_opts *opts);
 

@@ -40,9 +40,9 @@ void coli__importance_rows(coli__importance *im, const coli__mat *w, const coli_
 void coli__importance_expert(coli__importance *im, const coli__ct_experts *layer, uint32_t expert,
                              bool inner, const coli__acts *x, uint32_t t);
 
-/* Write the means; `path` must not exist and appears when complete (E_EXISTS).
- * Memory: the file's, 4 bytes where create takes 8. */
-coli_status coli__importance_write(const coli__importance *im, uint64_t n_token, const char *path);
+/* Write the file, whole; the writer stays open. */
+coli_status coli__importance_write(const coli__importance *im, uint64_t n_token,
+                                   coli__writer *writer);
 
 /* -- the file ---------------------------------------------------------------------------------- */
 

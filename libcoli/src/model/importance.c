@@ -236,58 +236,97 @@ static int by_name(const void *a, const void *b)
     return strcmp((*(const slot *const *)a)->name, (*(const slot *const *)b)->name);
 }
 
-static uint8_t *put_slot(uint8_t *p, const slot *s)
+/* A writer and the checksum of what went through it. */
+typedef struct output {
+    coli__writer *writer;
+    XXH3_state_t *hash;
+} output;
+
+static coli_status put(output *o, const void *bytes, size_t n_bytes)
 {
-    const uint32_t n_name = (uint32_t)strlen(s->name);
-    coli__put32(p, n_name);
-    coli__put32(p + 4, s->n_part);
-    coli__put32(p + 8, s->n_in);
-    memcpy(p + 16, s->name, n_name);
-    p += 16 + coli__ct_align(n_name, 8);
-    for (uint32_t i = 0; i < s->n_part; i++, p += 8) coli__put64(p, s->n_row[i]);
-    const size_t n = (size_t)s->n_part * s->n_in;
-    for (size_t i = 0; i < n; i++) {
-        const uint64_t n_row = s->n_row[i / s->n_in];
-        const float mean = n_row ? (float)(s->sum[i] / (double)n_row) : 0.0f;
-        uint32_t bits;
-        memcpy(&bits, &mean, sizeof bits);
-        coli__put32(p + 4 * i, bits);
-    }
-    return p + coli__ct_align(4 * n, 8);
+    XXH3_128bits_update(o->hash, bytes, n_bytes);
+    return coli__writer_append(o->writer, bytes, n_bytes);
 }
 
-static coli_status write_slots(const coli__importance *im, const slot **order, uint64_t n_token,
-                               const char *path)
+static coli_status put_padding(output *o, uint64_t n_bytes) // of what stands before it
 {
-    uint64_t n_bytes = IMATRIX_HEAD_BYTES + IMATRIX_SUM_BYTES;
-    for (uint32_t i = 0; i < im->n_slot; i++)
-        n_bytes += coli__imatrix_entry_bytes((uint32_t)strlen(order[i]->name), order[i]->n_part,
-                                             order[i]->n_in);
-    uint8_t *data = coli__calloc((size_t)n_bytes, 1);
-    if (!data) return COLI_E_NOMEM;
-    memcpy(data, coli__imatrix_magic, sizeof coli__imatrix_magic);
-    coli__put32(data + 8, IMATRIX_VERSION);
-    coli__put32(data + 12, im->n_slot);
-    coli__put64(data + 16, n_token);
-    memcpy(data + IMATRIX_MODEL_AT, im->model, 32);
-    uint8_t *p = data + IMATRIX_HEAD_BYTES;
-    for (uint32_t i = 0; i < im->n_slot; i++) p = put_slot(p, order[i]);
-    XXH128_canonical_t sum;
-    XXH128_canonicalFromHash(&sum, XXH3_128bits(data, (size_t)(p - data)));
-    memcpy(p, sum.digest, IMATRIX_SUM_BYTES);
-    const coli_status status = coli__file_replace(path, data, (size_t)n_bytes);
-    coli__free(data);
+    static const uint8_t zeros[8];
+    return put(o, zeros, (size_t)(coli__ct_align(n_bytes, 8) - n_bytes));
+}
+
+static coli_status put_rows(output *o, const slot *s)
+{
+    for (uint32_t part = 0; part < s->n_part; part++) {
+        uint8_t n_row[8];
+        coli__put64(n_row, s->n_row[part]);
+        COLI_TRY(put(o, n_row, sizeof n_row));
+    }
+    return COLI_OK;
+}
+
+/* row: room for n_in numbers. */
+static coli_status put_means(output *o, const slot *s, uint8_t *row)
+{
+    for (uint32_t part = 0; part < s->n_part; part++) {
+        const double *sum = s->sum + (size_t)part * s->n_in;
+        for (uint32_t i = 0; i < s->n_in; i++) {
+            const float mean = s->n_row[part] ? (float)(sum[i] / (double)s->n_row[part]) : 0.0f;
+            uint32_t bits;
+            memcpy(&bits, &mean, sizeof bits);
+            coli__put32(row + 4 * (size_t)i, bits);
+        }
+        COLI_TRY(put(o, row, 4 * (size_t)s->n_in));
+    }
+    return put_padding(o, 4 * (uint64_t)s->n_part * s->n_in);
+}
+
+static coli_status put_slot(output *o, const slot *s)
+{
+    const uint32_t n_name = (uint32_t)strlen(s->name);
+    uint8_t head[16] = {0};
+    coli__put32(head, n_name);
+    coli__put32(head + 4, s->n_part);
+    coli__put32(head + 8, s->n_in);
+    COLI_TRY(put(o, head, sizeof head));
+    COLI_TRY(put(o, s->name, n_name));
+    COLI_TRY(put_padding(o, n_name));
+    COLI_TRY(put_rows(o, s));
+    uint8_t *row = coli__calloc(s->n_in, 4);
+    if (!row) return COLI_E_NOMEM;
+    const coli_status status = put_means(o, s, row);
+    coli__free(row);
     return status;
 }
 
-coli_status coli__importance_write(const coli__importance *im, uint64_t n_token, const char *path)
+static coli_status put_all(output *o, const coli__importance *im, const slot *const *order,
+                           uint64_t n_token)
 {
-    if (coli__path_exists(path)) return coli__fail(COLI_E_EXISTS, "%s: already exists", path);
+    uint8_t head[IMATRIX_HEAD_BYTES] = {0};
+    memcpy(head, coli__imatrix_magic, sizeof coli__imatrix_magic);
+    coli__put32(head + 8, IMATRIX_VERSION);
+    coli__put32(head + 12, im->n_slot);
+    coli__put64(head + 16, n_token);
+    memcpy(head + IMATRIX_MODEL_AT, im->model, 32);
+    XXH3_128bits_reset(o->hash);
+    COLI_TRY(put(o, head, sizeof head));
+    for (uint32_t i = 0; i < im->n_slot; i++) COLI_TRY(put_slot(o, order[i]));
+    XXH128_canonical_t sum;
+    XXH128_canonicalFromHash(&sum, XXH3_128bits_digest(o->hash));
+    return coli__writer_append(o->writer, sum.digest, IMATRIX_SUM_BYTES);
+}
+
+coli_status coli__importance_write(const coli__importance *im, uint64_t n_token,
+                                   coli__writer *writer)
+{
+    output o = {writer, XXH3_createState()};
     const slot **order = coli__calloc(im->n_slot, sizeof *order);
-    if (!order) return COLI_E_NOMEM;
-    for (uint32_t i = 0; i < im->n_slot; i++) order[i] = &im->slots[i];
-    qsort(order, im->n_slot, sizeof *order, by_name);
-    const coli_status status = write_slots(im, order, n_token, path);
+    coli_status status = o.hash && order ? COLI_OK : COLI_E_NOMEM;
+    for (uint32_t i = 0; order && i < im->n_slot; i++) order[i] = &im->slots[i];
+    if (status == COLI_OK) {
+        qsort(order, im->n_slot, sizeof *order, by_name);
+        status = put_all(&o, im, order, n_token);
+    }
+    XXH3_freeState(o.hash);
     coli__free(order);
     return status;
 }

@@ -73,6 +73,42 @@ static coli_status create(const coli_model *m, coli__importance **out)
     return status;
 }
 
+static coli_status collect(coli_session *s, const coli_tasks *t, const coli_imatrix_opts *o,
+                           coli__writer *writer)
+{
+    coli__importance *im;
+    COLI_TRY(create(s->m, &im));
+    uint64_t n_token = 0;
+    s->importance = im;
+    coli_status status = feed_all(s, t, o, &n_token);
+    s->importance = NULL;
+    coli_session_reset(s);
+    if (status == COLI_OK) status = coli__importance_write(im, n_token, writer);
+    coli__importance_destroy(im);
+    return status;
+}
+
+/* The file is opened first: what cannot be written should not be found out after hours. */
+static coli_status write_partial(coli_session *s, const coli_tasks *t, const coli_imatrix_opts *o,
+                                 const char *partial)
+{
+    coli__writer *writer;
+    const coli_status opened = coli__writer_open(partial, &writer);
+    if (opened == COLI_E_EXISTS)
+        return coli__fail(opened,
+                          "%s: already exists; it is being written, or its writer was killed: then "
+                          "remove it",
+                          partial);
+    COLI_TRY(opened);
+    coli_status status = collect(s, t, o, writer);
+    if (status == COLI_OK)
+        status = coli__writer_close(writer);
+    else
+        coli__writer_abandon(writer);
+    if (status != COLI_OK) coli__file_remove(partial);
+    return status;
+}
+
 coli_status coli_imatrix_make(coli_session *session, const coli_tasks *tasks, const char *out,
                               const coli_imatrix_opts *opts)
 {
@@ -81,14 +117,13 @@ coli_status coli_imatrix_make(coli_session *session, const coli_tasks *tasks, co
     coli_imatrix_opts o;
     COLI_TRY(coli__opts_copy("coli_imatrix_opts", &o, sizeof o, opts));
     COLI_TRY(check_args(session, tasks, out));
-    coli__importance *im;
-    COLI_TRY(create(session->m, &im));
-    uint64_t n_token = 0;
-    session->importance = im;
-    coli_status status = feed_all(session, tasks, &o, &n_token);
-    session->importance = NULL;
-    coli_session_reset(session);
-    if (status == COLI_OK) status = coli__importance_write(im, n_token, out);
-    coli__importance_destroy(im);
+    coli__buf partial = {0};
+    coli_status status = coli__buf_printf(&partial, "%s.partial", out);
+    if (status == COLI_OK) status = write_partial(session, tasks, &o, partial.data);
+    if (status == COLI_OK) {
+        status = coli__path_rename(partial.data, out);
+        if (status != COLI_OK) coli__file_remove(partial.data);
+    }
+    coli__buf_finish(&partial);
     return status;
 }
