@@ -348,7 +348,7 @@ T_TEST(calibrated)
     coli_model *m = open_f32();
     coli_session *s = world_session(m, 512, 0);
     coli_tasks *texts;
-    T_OK(coli_tasks_open(TEST_FIXTURES "/hummingbird/calibration.jsonl", m, NULL, &texts));
+    T_OK(coli_tasks_open(TEST_FIXTURES "/calibration/hummingbird.jsonl", m, NULL, &texts));
     T_OK(coli_imatrix_make(s, texts, imatrix, NULL));
     coli_tasks_close(texts);
     coli_session_destroy(s);

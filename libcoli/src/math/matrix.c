@@ -209,7 +209,11 @@ static void count_error(const coli__group *g, float scale, coli__pack_error *out
     out->n += g->n;
     out->weight2 += length2(g->w, g->n);
     out->error2 += coli__scale_error(&alike, scale);
-    out->plain2 += coli__scale_error(&alike, coli__scale_plain(g));
+    const float plain = coli__scale_plain(g);
+    out->plain2 += coli__scale_error(&alike, plain);
+    if (!g->importance) return;
+    out->weighed2 += coli__scale_error(g, scale);
+    out->plain_weighed2 += coli__scale_error(g, plain);
 }
 
 /* The largest magnitude that fits. */

@@ -74,6 +74,8 @@ typedef struct coli__pack_error {
     double weight2; // of their squares
     double error2;  // of the squared differences
     double plain2;  // what these would be with amax/7 or amax/127 as each scale
+    /* the latter two where each counts by its column's importance; 0 without one */
+    double weighed2, plain_weighed2;
 } coli__pack_error;
 
 static inline void coli__pack_error_add(coli__pack_error *sum, const coli__pack_error *e)
@@ -82,6 +84,8 @@ static inline void coli__pack_error_add(coli__pack_error *sum, const coli__pack_
     sum->weight2 += e->weight2;
     sum->error2 += e->error2;
     sum->plain2 += e->plain2;
+    sum->weighed2 += e->weighed2;
+    sum->plain_weighed2 += e->plain_weighed2;
 }
 
 typedef struct coli__pack_args {

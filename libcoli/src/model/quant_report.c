@@ -107,13 +107,16 @@ static void tell_source(const coli__report_row *row, void (*note)(void *, const 
 
 static void tell_kind(const coli__report_row *row, void (*note)(void *, const char *), void *user)
 {
-    char fmt[32], line[240], gain[80] = "";
+    const coli__pack_error *e = &row->error;
+    char fmt[32], line[280], gain[60] = "", by_importance[40] = "";
     coli__wfmt_name(row->fmt, fmt);
-    if (coli__wfmt_is_quant(row->fmt) && row->error.plain2 > 0)
-        snprintf(gain, sizeof gain, ", its square %.2f of plain rounding's",
-                 row->error.error2 / row->error.plain2);
-    snprintf(line, sizeof line, "%s as %s: %.4g M weights, error %.2g %%%s", row->name, fmt,
-             (double)row->error.n * 1e-6, 100 * sqrt(relative2(&row->error)), gain);
+    if (coli__wfmt_is_quant(row->fmt) && e->plain2 > 0)
+        snprintf(gain, sizeof gain, ", its square %.2f of plain rounding's", e->error2 / e->plain2);
+    if (*gain && e->plain_weighed2 > 0)
+        snprintf(by_importance, sizeof by_importance, ", %.2f by importance",
+                 e->weighed2 / e->plain_weighed2);
+    snprintf(line, sizeof line, "%s as %s: %.4g M weights, error %.2g %%%s%s", row->name, fmt,
+             (double)e->n * 1e-6, 100 * sqrt(relative2(e)), gain, by_importance);
     note(user, line);
 }
 
