@@ -64,7 +64,7 @@ static uint64_t fill(const char *path)
 }
 
 typedef struct outcome {
-    int status;
+    coli_status status;
     long before_kib, peak_kib;
     double seconds;
     char message[600];
