@@ -123,18 +123,10 @@ static uint16_t f32_to_bf16(float x) // finite; to nearest, ties to even
     return (uint16_t)((u + 0x7FFFu + (u >> 16 & 1u)) >> 16);
 }
 
-static uint16_t f32_to_f16(float x) // x >= 0; to nearest, ties to even; 0x7C00 when too large
-{
-    const uint32_t u = coli_bits(x);
-    if (u >= 0x477FF000u) return 0x7C00;
-    if (u < 0x38800000u) // below 2^-14 the last place is 2^-24: let the addition round
-        return (uint16_t)(coli_bits(x + 0.5f) - coli_bits(0.5f));
-    return (uint16_t)((u - 0x38000000u + 0xFFFu + (u >> 13 & 1u)) >> 13);
-}
-
 static bool scale_is_valid(float scale)
 {
-    return scale == 0.0f || (scale >= 0x1p-40f && scale <= 0x1p10f);
+    const float size = coli_from_bits(coli_bits(scale) & 0x7FFFFFFFu);
+    return size == 0.0f || (size >= 0x1p-40f && size <= 0x1p10f);
 }
 
 /* The scale as it will be read back: `wanted` rounded to its stored form, 0 when that is not a
@@ -143,8 +135,8 @@ static float stored_scale(coli__wfmt fmt, float wanted, int32_t scale_exp)
 {
     float scale = wanted;
     if (fmt.scale_f16) {
-        const uint16_t h = f32_to_f16(wanted * coli_pow2(-scale_exp));
-        scale = h == 0x7C00 ? 0.0f : coli_f16_to_f32(h) * coli_pow2(scale_exp);
+        const uint16_t h = coli_f32_to_f16(wanted * coli_pow2(-scale_exp));
+        scale = (h & 0x7C00u) == 0x7C00u ? 0.0f : coli_f16_to_f32(h) * coli_pow2(scale_exp);
     }
     return scale_is_valid(scale) ? scale : 0.0f;
 }
@@ -158,6 +150,12 @@ typedef struct code_range {
 static code_range range_of(coli__wfmt fmt)
 {
     return fmt.type == COLI_W_I4 ? (code_range){-8.0f, 7.0f} : (code_range){-127.0f, 127.0f};
+}
+
+/* The same and int8's -128: kernels read it like any other code, but what we round never needs it. */
+static code_range grid_range_of(coli__wfmt fmt)
+{
+    return fmt.type == COLI_W_I4 ? range_of(fmt) : (code_range){-128.0f, 127.0f};
 }
 
 static float code_of(float w, float inverse, code_range range)
@@ -215,7 +213,7 @@ static float choose_scale(coli__wfmt fmt, const float *w, uint32_t n, float amax
 static void store_scale(coli__wfmt fmt, uint8_t *scales, uint32_t r, float scale, int32_t scale_exp)
 {
     if (fmt.scale_f16) {
-        const uint16_t h = f32_to_f16(scale * coli_pow2(-scale_exp));
+        const uint16_t h = coli_f32_to_f16(scale * coli_pow2(-scale_exp));
         memcpy(scales + 2 * r, &h, sizeof h);
     } else {
         memcpy(scales + 4 * r, &scale, sizeof scale);
@@ -223,10 +221,9 @@ static void store_scale(coli__wfmt fmt, uint8_t *scales, uint32_t r, float scale
 }
 
 static void store_codes(coli__wfmt fmt, uint8_t *codes, uint32_t r, const float *w, uint32_t n,
-                        float scale)
+                        float scale, code_range range)
 {
-    const code_range range = range_of(fmt);
-    const float inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
+    const float inverse = scale == 0.0f ? 0.0f : 1.0f / scale;
     for (uint32_t c = 0; c < n; c++) {
         const int32_t v = (int32_t)code_of(w[c], inverse, range);
         if (fmt.type == COLI_W_I8) {
@@ -301,7 +298,7 @@ static coli_status pack_row(coli__wfmt fmt, const coli__layout *l, const float *
         store_scale(fmt, fmt.per_row ? out : group, r, scale, scale_exp);
         for (uint32_t c = 0, m; c < n; c += m, group += l->group_bytes) {
             m = n - c < fmt.group ? n - c : fmt.group;
-            store_codes(fmt, group + l->code_offset, r, w + begin + c, m, scale);
+            store_codes(fmt, group + l->code_offset, r, w + begin + c, m, scale, range_of(fmt));
         }
     }
     return COLI_OK;
@@ -324,8 +321,8 @@ coli_status coli__mat_pack_panel(coli__wfmt fmt, const float *w, uint32_t n_row,
 /* Whether these weights are codes of the format times `scale`, which it stores as it is. */
 static bool on_grid(coli__wfmt fmt, const float *w, uint32_t n, float scale, int32_t scale_exp)
 {
-    if (!(scale > 0.0f) || stored_scale(fmt, scale, scale_exp) != scale) return false;
-    const code_range range = range_of(fmt);
+    if (scale == 0.0f || stored_scale(fmt, scale, scale_exp) != scale) return false;
+    const code_range range = grid_range_of(fmt);
     const float inverse = 1.0f / scale;
     for (uint32_t i = 0; i < n; i++)
         if (code_of(w[i], inverse, range) * scale != w[i]) return false;
@@ -342,7 +339,7 @@ coli_status coli__mat_pack_grid(coli__wfmt fmt, const float *w, const float *sca
             if (!on_grid(fmt, w, 32, *scales, scale_exp)) continue;
             uint8_t *group = out + g * l.group_bytes;
             store_scale(fmt, group, r, *scales, scale_exp);
-            store_codes(fmt, group + l.code_offset, r, w, 32, *scales);
+            store_codes(fmt, group + l.code_offset, r, w, 32, *scales, grid_range_of(fmt));
         }
     return COLI_OK;
 }
@@ -406,10 +403,11 @@ static coli_status check_quant(const coli__mat *m)
         const uint8_t *scales = m->data + row / COLI_PANEL * l.panel_bytes;
         for (uint64_t g = 0; g < (m->fmt.per_row ? 1 : l.n_group); g++, scales += l.group_bytes) {
             const float scale = coli__scale_at(m->fmt, scales, row % COLI_PANEL, pow2);
-            if (!scale_is_valid(scale) || coli_bits(scale) >> 31)
+            if (!scale_is_valid(scale))
                 return coli__fail(COLI_E_FORMAT,
-                                  "row %u, group %llu: scale %g, expected 0 or 2^-40 to 2^10", row,
-                                  (unsigned long long)g, (double)scale);
+                                  "row %u, group %llu: scale %g, expected 0 or 2^-40 to 2^10 with "
+                                  "either sign",
+                                  row, (unsigned long long)g, (double)scale);
         }
     }
     return COLI_OK;

@@ -12,7 +12,8 @@
  *         I4   chunk c holds columns 8c..8c+3 in the low nibbles and
  *                                    8c+4..8c+7 in the high nibbles,    stored as value + 8
  *
- * A weight is value * scale, scale = stored scale * 2^scale_exp; scales are 0 or in [2^-40, 2^10].
+ * A weight is value * scale, scale = stored scale * 2^scale_exp; scales are 0 or of a magnitude in
+ * [2^-40, 2^10], with either sign (what we quantise has positive ones; what a GGUF brings, both).
  * An all-padding element stores the code of value 0.
  *
  * Float (F32, BF16).  Row-major; each row padded with zeros to a multiple of 16 elements.
@@ -81,9 +82,9 @@ coli_status coli__mat_pack_panel(coli__wfmt fmt, const float *w, uint32_t n_row,
 
 /* The same for weights that may already be small integers times a scale per 32 columns:
  *   fmt        int8 or int4 in groups of 32
- *   scales     (n_row, n_in / 32) not negative; n_in is a multiple of 32
- * Where the format holds every code of a group and its scale, the group is stored with that scale,
- * exactly; others are packed as above. */
+ *   scales     (n_row, n_in / 32) of either sign; n_in is a multiple of 32
+ * Where the format holds every code of a group (-8..7, or -128..127) and its scale, the group is
+ * stored with that scale, exactly; others are packed as above. */
 coli_status coli__mat_pack_grid(coli__wfmt fmt, const float *w, const float *scales, uint32_t n_row,
                                 uint32_t n_in, int32_t scale_exp, uint8_t *out);
 
@@ -94,8 +95,8 @@ bool coli__scale_exp_for(coli__wfmt fmt, float amax_max, float amax_min, int32_t
 /* One row back as f32: out (n_in).  For the embedding, tests and tools. */
 void coli__mat_row(const coli__mat *m, uint32_t row, float *out);
 
-/* Every stored scale is 0 or in [2^-40, 2^10] and scale_exp in -60..60, every float weight is
- * finite and its padding zero; else E_FORMAT with the row. */
+/* Every stored scale is 0 or of a magnitude in [2^-40, 2^10], scale_exp in -60..60, every float
+ * weight finite and its padding zero; else E_FORMAT with the row. */
 coli_status coli__mat_check(const coli__mat *m);
 
 #endif

@@ -310,13 +310,9 @@ void coli__gguf_scales(const coli__gguf_tensor *t, uint64_t first, uint64_t n, f
     const uint8_t *b = t->data + first / k->n_elem * k->n_bytes;
     for (uint64_t i = 0; i < n; i += k->n_elem, b += k->n_bytes) {
         if (k->id != IQ4_XS) {
-            const float d = k->id == MXFP4 ? half_e8m0(b[0]) : f16_at(b);
-            *out++ = d < 0 ? -d : d;
+            *out++ = k->id == MXFP4 ? half_e8m0(b[0]) : f16_at(b);
             continue;
         }
-        for (uint32_t j = 0; j < 8; j++) {
-            const float step = f16_at(b) * (float)iq4_scale(b, j);
-            *out++ = step < 0 ? -step : step;
-        }
+        for (uint32_t j = 0; j < 8; j++) *out++ = f16_at(b) * (float)iq4_scale(b, j);
     }
 }
