@@ -11,8 +11,9 @@
 
 #define FIXTURES TEST_FIXTURES "/gguf"
 
-static const char *const files[] = {"tiny-00001-of-00003.gguf", "tiny-mix.gguf", "k.gguf"};
-enum { N_FILE = 3 };
+static const char *const files[] = {"tiny-00001-of-00003.gguf", "tiny-mix.gguf", "k.gguf",
+                                    "iq.gguf"};
+enum { N_FILE = 4 };
 
 /* The named file as a container in these formats, opened. */
 static coli__container *convert(const char *file, const char *experts, const char *trunk)
@@ -228,14 +229,15 @@ static uint64_t check_grid(const coli__mat *m, const coli__weight *w)
     return n_off;
 }
 
-static uint64_t check_grids(const char *file, const char *experts, uint32_t *n_matrix)
+static uint64_t check_grids(const char *file, const char *experts, const char *trunk,
+                            uint32_t *n_matrix)
 {
     char path[512];
     snprintf(path, sizeof path, FIXTURES "/%s", file);
     coli__checkpoint k;
     T_OK(
         coli__checkpoint_open_gguf(path, coli__engine_gguf, coli__engine_describe, NULL, NULL, &k));
-    coli__container *c = convert(file, experts, "int8-g32-f16");
+    coli__container *c = convert(file, experts, trunk);
     uint64_t n_off = 0;
     *n_matrix = 0;
     for (uint32_t i = 0; i < k.spec.n_tensor; i++) {
@@ -268,11 +270,15 @@ T_TEST(grids_are_kept)
     uint32_t n;
     static const char *const experts[] = {"int8-g32-f16", "int4-g32-f16", "int4-g32-f32"};
     for (int i = 0; i < 3; i++) {
-        T_EQ(check_grids("tiny-mix.gguf", experts[i], &n), 0); // Q8_0 and Q4_0, all of it
+        T_EQ(check_grids("tiny-mix.gguf", experts[i], "int8-g32-f16", &n),
+             0); // Q8_0 and Q4_0, all of it
         T_GE(n, 4 * 16 * 2 + 10);
     }
-    check_grids("k.gguf", "int4-g32-f32", &n); // negative scales, and codes at their ends
+    check_grids("k.gguf", "int4-g32-f32", "int8-g32-f16",
+                &n); // negative scales, and codes at their ends
     T_GE(n, 10);
+    check_grids("iq.gguf", "int4-g32-f16", "int8-g32-f32", &n); // all of it: codes up to 62
+    T_GE(n, 5);
 }
 
 /* -- what a user is told, and gets ------------------------------------------------------------- */
@@ -385,6 +391,32 @@ T_TEST(what_is_wrong_is_named)
     refused("rope.freq_base", "rope.freq_case", COLI_E_FORMAT, "rope.freq_base: is missing");
 }
 
+/* Cut anywhere, through the whole of a conversion: one line about the file, and nothing left behind.
+ * (That the reader does not look behind the end: unit.gguf_test, in memory of just that size.)  Where
+ * data has begun one cut is like another. */
+T_TEST(a_file_may_end_anywhere)
+{
+    T_BEGIN;
+    coli__buf all;
+    char path[128], out[128];
+    T_OK(coli__file_read(TEST_FIXTURES "/../fuzz/corpus/gguf/model", 1 << 20, &all));
+    snprintf(path, sizeof path, "%s/cut.gguf", world_scratch());
+    snprintf(out, sizeof out, "%s/cut", world_scratch());
+    T_GE(all.n_bytes, 8000);
+    for (size_t n = 0; n < all.n_bytes - 32; n += n < 5000 ? 1 : 37) { // 32: padding
+        FILE *file = fopen(path, "wb");
+        T_TRUE(file && fwrite(all.data, 1, n, file) == n && fclose(file) == 0);
+        const coli_status status = coli_convert(path, out, NULL);
+        if (status != COLI_E_FORMAT) print_error("cut to %zu bytes\n", n);
+        T_EQ(status, COLI_E_FORMAT);
+        T_TRUE(strstr(coli_error_message(), "cut.gguf: ") && !strchr(coli_error_message(), '\n'));
+        T_TRUE(!coli__path_exists(out));
+    }
+    T_OK(coli__file_replace(path, all.data, all.n_bytes));
+    T_OK(coli_convert(path, out, NULL));
+    coli__buf_finish(&all);
+}
+
 T_TEST(memory_may_run_out)
 {
     T_BEGIN;
@@ -431,6 +463,7 @@ int main(void)
         cmocka_unit_test(the_kinds_are_accounted_for),
         cmocka_unit_test(the_tokenizer_is_rebuilt),
         cmocka_unit_test(what_is_wrong_is_named),
+        cmocka_unit_test(a_file_may_end_anywhere),
         cmocka_unit_test(memory_may_run_out),
         cmocka_unit_test(memory_may_run_out_while_converting),
     };
