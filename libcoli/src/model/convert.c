@@ -142,7 +142,7 @@ static range measure(const piece *p, const float *rows, const float *scales, uin
                 amax = fabsf(rows[i]) > amax ? fabsf(rows[i]) : amax;
             if (amax > 0 && amax < r.min) r.min = amax;
             if (scales && amax > 0) { // codes need not go to their end
-                const float full = scales[begin / 32] * code_max;
+                const float full = fabsf(scales[begin / 32]) * code_max;
                 if (full < r.min) r.min = full;
                 if (full > amax) amax = full;
             }
