@@ -361,7 +361,7 @@ T_TEST(the_kinds_are_accounted_for)
         "F32 to f32: 0.007596 M weights, exactly\n",
         "Q8_0 to int8-g32-f16: 0.1618 M weights, exactly\n",
         "Q4_0 to int4-g32-f16: 0.3932 M weights, exactly\n",
-        "F16 to int4-g64-f16: 0.1966 M weights, error 9.",
+        "F16 to int4-g64-f16: 0.1966 M weights, error 8.6 %",
     };
     for (size_t i = 0; i < sizeof expected / sizeof expected[0]; i++)
         if (!strstr(lines.data, expected[i])) {

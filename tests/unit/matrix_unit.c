@@ -273,14 +273,22 @@ static void grids_in(const char *name, int32_t lo, int32_t hi)
     T_TRUE(coli__mat_bytes(fmt, 1, N_IN, &n_bytes, NULL));
     uint8_t *data = coli__alloc64(n_bytes);
     const coli__mat m = {data, 1, N_IN, fmt, fmt.scale_f16 ? -14 : 0};
-    T_OK(coli__mat_pack_grid(fmt, w, scales, 1, N_IN, m.scale_exp, data));
+    const coli__pack_args args = {.fmt = fmt,
+                                  .w = w,
+                                  .n_row = 1,
+                                  .n_in = N_IN,
+                                  .ld = N_IN,
+                                  .scale_exp = m.scale_exp,
+                                  .grid = scales,
+                                  .out = data};
+    T_OK(coli__mat_pack(&args));
     T_OK(coli__mat_check(&m));
     coli__mat_row(&m, 0, back);
     T_MEM(back, w, 6 * 32 * sizeof *w);
     for (uint32_t i = 6 * 32; i < N_IN; i++) T_TRUE(back[i] == w[i]); // a scale of 0 keeps no sign
 
     w[40] = (float)hi + 0.5f; // under the scale -1
-    T_OK(coli__mat_pack_grid(fmt, w, scales, 1, N_IN, m.scale_exp, data));
+    T_OK(coli__mat_pack(&args));
     coli__mat_row(&m, 0, back);
     for (uint32_t i = 0; i < N_IN; i++) T_TRUE(i / 32 == 1 || back[i] == w[i]);
     T_FLE(fabs((double)back[40] - (double)w[40]), 1.0);

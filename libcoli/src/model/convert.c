@@ -14,8 +14,8 @@
  * itself).
  *
  * A GGUF file comes with weights that were rounded before.  Where the target holds them as they are
- * (coli__mat_pack_grid) nothing is lost; what else became of each kind is measured while panels are
- * packed and said at the end.
+ * nothing is lost (the grid of coli__pack_args).  What packing did is measured panel by panel and
+ * said at the end (quant_report.h).
  *
  * Memory.  COLI_CONVERT_MEMORY_BYTES is shared out once the checkpoint is open:
  *
@@ -36,18 +36,18 @@
 #include <float.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "../base/file.h"
 #include "../base/threads.h"
 #include "checkpoint.h"
 #include "container_format.h"
+#include "imatrix.h"
+#include "quant_report.h"
 
 enum {
     STEP_BYTES = 8 << 20, // enough panels to keep the workers busy; larger only where one expert is
     PANELS_MAX_BYTES = 64 << 20,
-    MAX_TALLY = 64, // kinds of a GGUF times formats that they become
     // 12 MB for values of JSON, 8 for its text, 9 for ranges of group maxima; the heap's holes
     RESERVE_BYTES = 40 << 20,
     TEMPLATE_MAX_BYTES = 1 << 20,
@@ -65,27 +65,17 @@ typedef struct piece {
     uint32_t first_item; // of the step
     uint8_t *out;        // packed: where first_panel goes
     uint64_t panel_bytes, n_bytes;
+    const float *importance; // (n_in) of columns; NULL: all alike
 } piece;
 
 typedef struct range {
     float max, min; // of the group maxima that are not 0; max is 0 where there are none
 } range;
 
-/* What became of the weights that a GGUF holds as one kind. */
-typedef struct tally {
-    const coli__gguf_kind *kind;
-    coli__wfmt fmt;
-    uint64_t n;
-    double weight2, error2; // sums of squares
-} tally;
-
 typedef struct worker {
     float *rows;    // (16, widest n_in)
     uint8_t *panel; // a packed panel of them
-    float *scales;  // (16, widest n_in / 32) of a GGUF; behind them `back`
-    float *back;    // (widest n_in) a packed row, read back
-    tally tallies[MAX_TALLY];
-    uint32_t n_tally;
+    float *scales;  // (16, widest n_in / 32) of a GGUF
     /* the failed panel with the lowest item, so that every run reports the same one */
     coli_status status;
     uint32_t failed_item;
@@ -105,14 +95,18 @@ typedef struct converter {
     uint32_t n_in_max;                // of all matrices
     uint64_t done_bytes, total_bytes; // of the checkpoint
     coli__digest files[CT_N_FILE];
+    coli__quant_report *report;
+    coli__imatrix *imatrix; // NULL: none
+    float *importance;      // (n_in_max) of the trunk matrix at hand
 } converter;
 
-/* One run of the pool: ranges NULL packs, else it measures. */
+/* One run of the pool: it measures or it packs, by which of the two is there. */
 typedef struct step {
     converter *c;
     const piece *pieces;
     uint32_t n_piece;
-    range *ranges; // one per item
+    range *ranges;            // one per item
+    coli__pack_error *errors; // one per item
 } step;
 
 static const piece *piece_of(const step *s, uint32_t item)
@@ -159,55 +153,25 @@ static range measure(const piece *p, const float *rows, const float *scales, uin
 
 /* A float matrix ends with its last row, not with its last panel: that one goes through w->panel.
  */
-static coli_status pack(const piece *p, uint32_t panel, uint32_t n_row, worker *w)
+static coli_status pack(const piece *p, uint32_t panel, uint32_t n_row, worker *w,
+                        coli__pack_error *error)
 {
     const uint64_t begin = panel * p->panel_bytes;
-    uint8_t *out = p->out + begin;
-    if (keeps_grid(p))
-        return coli__mat_pack_grid(p->fmt, w->rows, w->scales, n_row, p->weight->n_in, p->scale_exp,
-                                   out);
-    if (p->n_bytes - begin >= p->panel_bytes)
-        return coli__mat_pack_panel(p->fmt, w->rows, n_row, p->weight->n_in, p->weight->n_in,
-                                    p->scale_exp, out);
-    COLI_TRY(coli__mat_pack_panel(p->fmt, w->rows, n_row, p->weight->n_in, p->weight->n_in,
-                                  p->scale_exp, w->panel));
-    memcpy(out, w->panel, (size_t)(p->n_bytes - begin));
+    const bool whole = p->n_bytes - begin >= p->panel_bytes;
+    const coli__pack_args args = {.fmt = p->fmt,
+                                  .w = w->rows,
+                                  .n_row = n_row,
+                                  .n_in = p->weight->n_in,
+                                  .ld = p->weight->n_in,
+                                  .scale_exp = p->scale_exp,
+                                  .grid = keeps_grid(p) ? w->scales : NULL,
+                                  .importance = p->importance,
+                                  .error = error,
+                                  .out = whole ? p->out + begin : w->panel};
+    *error = (coli__pack_error){0};
+    COLI_TRY(coli__mat_pack(&args));
+    if (!whole) memcpy(p->out + begin, w->panel, (size_t)(p->n_bytes - begin));
     return COLI_OK;
-}
-
-static bool same_format(coli__wfmt a, coli__wfmt b)
-{
-    return a.type == b.type && a.group == b.group && a.per_row == b.per_row &&
-           a.scale_f16 == b.scale_f16;
-}
-
-/* Of a GGUF: how far the packed panel is from the weights it was made of. */
-static void count(const piece *p, uint32_t panel, uint32_t n_row, worker *w)
-{
-    const coli__gguf_kind *kind = p->weight->view->tensor->kind;
-    tally *t = w->tallies;
-    while (t < w->tallies + w->n_tally && (t->kind != kind || !same_format(t->fmt, p->fmt))) t++;
-    if (t == w->tallies + MAX_TALLY) return; // more than there are kinds and formats
-    if (t == w->tallies + w->n_tally) {
-        *t = (tally){.kind = kind, .fmt = p->fmt};
-        w->n_tally++;
-    }
-    const uint32_t n_in = p->weight->n_in;
-    const coli__mat m = {.data = p->out + panel * p->panel_bytes,
-                         .n_out = n_row,
-                         .n_in = n_in,
-                         .fmt = p->fmt,
-                         .scale_exp = p->scale_exp};
-    for (uint32_t r = 0; r < n_row; r++) {
-        const float *row = w->rows + (size_t)r * n_in;
-        coli__mat_row(&m, r, w->back);
-        for (uint32_t i = 0; i < n_in; i++) {
-            const double error = (double)w->back[i] - (double)row[i];
-            t->error2 += error * error;
-            t->weight2 += (double)row[i] * (double)row[i];
-        }
-    }
-    t->n += (uint64_t)n_row * n_in;
 }
 
 static coli_status do_panel(const step *s, uint32_t item, worker *w)
@@ -222,12 +186,11 @@ static coli_status do_panel(const step *s, uint32_t item, worker *w)
         s->ranges[item] = measure(p, w->rows, grid ? w->scales : NULL, n_row);
         return COLI_OK;
     }
-    const coli_status status = pack(p, panel, n_row, w);
-    if (status != COLI_OK)
-        return coli__fail_in(status, "%s: tensor %s: in the 16 rows from %u",
-                             coli__weight_file(p->weight), coli__weight_name(p->weight), row);
-    if (p->weight->view) count(p, panel, n_row, w);
-    return COLI_OK;
+    const coli_status status = pack(p, panel, n_row, w, &s->errors[item]);
+    return status == COLI_OK
+               ? COLI_OK
+               : coli__fail_in(status, "%s: tensor %s: in the 16 rows from %u",
+                               coli__weight_file(p->weight), coli__weight_name(p->weight), row);
 }
 
 static void do_item(void *ctx, uint32_t item, uint32_t worker_index)
@@ -241,9 +204,10 @@ static void do_item(void *ctx, uint32_t item, uint32_t worker_index)
     snprintf(w->message, sizeof w->message, "%s", coli_error_message());
 }
 
-static coli_status run_step(converter *c, const piece *pieces, uint32_t n_piece, range *ranges)
+static coli_status run_step(converter *c, const piece *pieces, uint32_t n_piece, range *ranges,
+                            coli__pack_error *errors)
 {
-    step s = {c, pieces, n_piece, ranges};
+    step s = {c, pieces, n_piece, ranges, errors};
     const piece *last = &pieces[n_piece - 1];
     for (uint32_t i = 0; i < c->n_worker; i++) c->workers[i].status = COLI_OK;
     const coli__fp fp = coli__fp_enter(); // for our own share; the pool's threads have theirs
@@ -299,9 +263,31 @@ static coli__wfmt fitted(coli__wfmt fmt, const coli__weight *w)
     return fmt;
 }
 
-static coli__wfmt format_for(const converter *c, coli__role role, const coli__weight *w)
+/* What holds the weights exactly. */
+static coli__wfmt source_format(const coli__weight *w)
 {
-    switch (role) {
+    if (coli__weight_has_grid(w))
+        return (coli__wfmt){.type = COLI_W_I8, .group = 32, .scale_f16 = true};
+    return (coli__wfmt){.type = coli__weight_is_bf16(w) ? COLI_W_BF16 : COLI_W_F32};
+}
+
+/* What the recipe says about it; false when it says nothing. */
+static bool recipe_format(const converter *c, const coli__recipe_item *item, const coli__weight *w,
+                          coli__wfmt *out)
+{
+    coli__recipe_choice choice;
+    if (!c->args->recipe || !coli__recipe_find(c->args->recipe, item, &choice)) return false;
+    *out = choice.is_source ? source_format(w) : choice.fmt;
+    return true;
+}
+
+static coli__wfmt format_for(const converter *c, const coli__tensor_spec *s, const coli__weight *w)
+{
+    char kind[COLI__REPORT_NAME];
+    const coli__recipe_item item = coli__recipe_tensor(&c->checkpoint.spec, s, kind);
+    coli__wfmt fmt;
+    if (recipe_format(c, &item, w, &fmt)) return fmt;
+    switch (s->role) {
     case COLI_ROLE_TRUNK:
     case COLI_ROLE_EMBED:
         return c->args->trunk_is_default ? fitted(c->args->trunk, w) : c->args->trunk;
@@ -324,37 +310,71 @@ static coli_status choose_scales(converter *c, const char *name, const coli__wei
     const piece all = {.weight = w, .fmt = *fmt, .n_panel = n_panel_of(w->n_out)};
     range *ranges = coli__calloc(all.n_panel, sizeof *ranges);
     if (!ranges) return COLI_E_NOMEM;
-    const coli_status status = run_step(c, &all, 1, ranges);
+    const coli_status status = run_step(c, &all, 1, ranges, NULL);
     if (status == COLI_OK)
         fmt->scale_f16 = exp_for(*fmt, join_ranges(ranges, all.n_panel), scale_exp);
     coli__free(ranges);
     return status;
 }
 
+/* In the order of the items, so that sums do not depend on who did which. */
+static coli__pack_error sum_errors(const coli__pack_error *errors, uint32_t n)
+{
+    coli__pack_error sum = {0};
+    for (uint32_t i = 0; i < n; i++) coli__pack_error_add(&sum, &errors[i]);
+    return sum;
+}
+
+static const char *source_kind(const coli__weight *w)
+{
+    return w->view ? w->view->tensor->kind->name : NULL;
+}
+
+/* The panels of `all` in bands that fit the step; errors (of a band), *sum of all. */
+static coli_status write_bands(converter *c, const char *name, const piece *all, uint32_t n_fit,
+                               coli__pack_error *errors, coli__pack_error *sum)
+{
+    piece p = *all;
+    for (; p.first_panel < all->n_panel; p.first_panel += p.n_panel) {
+        const uint32_t left = all->n_panel - p.first_panel;
+        p.n_panel = left < n_fit ? left : n_fit;
+        const uint64_t rest = all->n_bytes - p.first_panel * p.panel_bytes;
+        const uint64_t band = p.n_panel * p.panel_bytes;
+        p.n_bytes = rest < band ? rest : band;
+        COLI_TRY(run_step(c, &p, 1, NULL, errors));
+        COLI_TRY(coli__ct_writer_append(c->writer, c->step, p.n_bytes));
+        const coli__pack_error of_band = sum_errors(errors, p.n_panel);
+        coli__pack_error_add(sum, &of_band);
+        const uint64_t bytes = coli__weight_bytes(p.weight), end = p.first_panel + p.n_panel;
+        COLI_TRY(
+            report(c, name, bytes * end / all->n_panel - bytes * p.first_panel / all->n_panel));
+    }
+    return COLI_OK;
+}
+
 static coli_status write_tensor(converter *c, const coli__tensor_spec *s, const coli__weight *w)
 {
-    coli__wfmt fmt = format_for(c, s->role, w);
+    coli__wfmt fmt = format_for(c, s, w);
     int32_t scale_exp;
     COLI_TRY(choose_scales(c, s->name, w, &fmt, &scale_exp));
     COLI_TRY(coli__ct_writer_tensor(c->writer, fmt, scale_exp));
-    piece p = {.weight = w, .fmt = fmt, .scale_exp = scale_exp, .out = c->step};
-    uint64_t n_bytes;
-    if (!coli__mat_bytes(fmt, w->n_out, w->n_in, &n_bytes, &p.panel_bytes))
+    piece p = {.weight = w,
+               .fmt = fmt,
+               .scale_exp = scale_exp,
+               .n_panel = n_panel_of(w->n_out),
+               .out = c->step};
+    if (c->imatrix && coli__imatrix_columns(c->imatrix, s->name, w->n_in, c->importance))
+        p.importance = c->importance;
+    if (!coli__mat_bytes(fmt, w->n_out, w->n_in, &p.n_bytes, &p.panel_bytes))
         return coli__fail(COLI_E_INTERNAL, "tensor %s: no such matrix", s->name);
-    const uint64_t n_fit = c->step_bytes / p.panel_bytes; // at least 1
-    for (const uint32_t n_panel = n_panel_of(w->n_out); p.first_panel < n_panel;
-         p.first_panel += p.n_panel) {
-        const uint32_t left = n_panel - p.first_panel;
-        p.n_panel = left < n_fit ? left : (uint32_t)n_fit;
-        const uint64_t rest = n_bytes - p.first_panel * p.panel_bytes;
-        const uint64_t band = p.n_panel * p.panel_bytes;
-        p.n_bytes = rest < band ? rest : band;
-        COLI_TRY(run_step(c, &p, 1, NULL));
-        COLI_TRY(coli__ct_writer_append(c->writer, c->step, p.n_bytes));
-        const uint64_t all = coli__weight_bytes(w), end = p.first_panel + p.n_panel;
-        COLI_TRY(report(c, s->name, all * end / n_panel - all * p.first_panel / n_panel));
-    }
-    return COLI_OK;
+    const uint64_t fit = c->step_bytes / p.panel_bytes; // at least 1
+    const uint32_t n_fit = fit < p.n_panel ? (uint32_t)fit : p.n_panel;
+    coli__pack_error sum = {0}, *errors = coli__calloc(n_fit, sizeof *errors);
+    if (!errors) return COLI_E_NOMEM;
+    const coli_status status = write_bands(c, s->name, &p, n_fit, errors, &sum);
+    coli__free(errors);
+    if (status == COLI_OK) coli__report_add(c->report, s->name, source_kind(w), fmt, &sum);
+    return status;
 }
 
 /* -- experts ----------------------------------------------------------------------------------- */
@@ -370,10 +390,32 @@ typedef struct layer {
     uint32_t n_batch;                // experts per step
     piece *pieces;                   // (n_batch, 3)
     range *ranges;                   // one per panel of a batch
+    coli__pack_error *errors;        // likewise
+    float *importance;               // (n_batch, d_model + d_ff); NULL: columns are all alike
 } layer;
 
-static coli__wfmt expert_format(const converter *c, const coli__weight *w)
+/* Of the first of a layer's experts: the formats of all are equal.  A source that differs from it is
+ * not held by what holds the first: then f32 holds all. */
+static coli__wfmt exact_for_all(const coli__expert_spec *s, const coli__weight *weights,
+                                uint32_t part)
 {
+    const coli__wfmt first = source_format(&weights[part]);
+    for (uint32_t e = 1; e < s->n_expert; e++)
+        if (source_format(&weights[3 * e + part]).type != first.type)
+            return (coli__wfmt){.type = COLI_W_F32};
+    return first;
+}
+
+/* part: 0 gate, 1 up, 2 down. */
+static coli__wfmt expert_format(const converter *c, const coli__expert_spec *s,
+                                const coli__weight *weights, uint32_t part)
+{
+    const coli__weight *w = &weights[part];
+    char kind[COLI__REPORT_NAME];
+    const coli__recipe_item item = coli__recipe_expert(s, part, kind);
+    coli__recipe_choice choice;
+    if (c->args->recipe && coli__recipe_find(c->args->recipe, &item, &choice))
+        return choice.is_source ? exact_for_all(s, weights, part) : choice.fmt;
     if (!c->args->experts_are_default) return c->args->experts;
     coli__wfmt fmt = fitted(c->args->experts, w);
     if (w->view && strcmp(w->view->tensor->kind->name, "Q8_0") == 0) fmt.type = COLI_W_I8;
@@ -383,6 +425,29 @@ static coli__wfmt expert_format(const converter *c, const coli__weight *w)
 static uint32_t panels_per_expert(const coli__expert_spec *s)
 {
     return 2 * n_panel_of(s->d_ff) + n_panel_of(s->d_model);
+}
+
+/* Where piece i of a batch finds how much its columns count. */
+static float *importance_of(const layer *l, uint32_t i)
+{
+    const coli__expert_spec *s = l->spec;
+    if (!l->importance) return NULL;
+    return l->importance + i / 3 * ((size_t)s->d_model + s->d_ff) + (i % 3 == 2 ? s->d_model : 0);
+}
+
+static void fill_importance(const converter *c, const layer *l, uint32_t first, uint32_t n)
+{
+    const coli__expert_spec *s = l->spec;
+    char in[COLI__REPORT_NAME], inner[COLI__REPORT_NAME];
+    snprintf(in, sizeof in, "%sin", s->prefix);
+    snprintf(inner, sizeof inner, "%sinner", s->prefix);
+    for (uint32_t e = 0; l->importance && e < n; e++) {
+        float *x = importance_of(l, 3 * e), *h = importance_of(l, 3 * e + 2);
+        if (!coli__imatrix_expert(c->imatrix, in, first + e, s->n_expert, s->d_model, x))
+            for (uint32_t i = 0; i < s->d_model; i++) x[i] = 1;
+        if (!coli__imatrix_expert(c->imatrix, inner, first + e, s->n_expert, s->d_ff, h))
+            for (uint32_t i = 0; i < s->d_ff; i++) h[i] = 1;
+    }
 }
 
 /* The pieces for experts [first, first + n): three whole matrices each. */
@@ -397,6 +462,7 @@ static coli_status make_pieces(const converter *c, const layer *l, uint32_t firs
                      .scale_exp = l->scale_exp[3 * first + i],
                      .n_panel = n_panel_of(w->n_out),
                      .first_item = item,
+                     .importance = importance_of(l, i),
                      .out = c->step + i / 3 * l->block_bytes + l->offset[i % 3]};
         if (!coli__mat_bytes(p->fmt, w->n_out, w->n_in, &p->n_bytes, &p->panel_bytes))
             return coli__fail(COLI_E_INTERNAL, "%s: no such matrix", l->name);
@@ -420,7 +486,7 @@ static coli_status choose_expert_scales(converter *c, layer *l)
         n = batch(l, first);
         COLI_TRY(report(c, l->name, 0));
         COLI_TRY(make_pieces(c, l, first, n));
-        COLI_TRY(run_step(c, l->pieces, 3 * n, l->ranges));
+        COLI_TRY(run_step(c, l->pieces, 3 * n, l->ranges, NULL));
         for (uint32_t i = 0; i < 3 * n; i++) {
             const range r = join_ranges(l->ranges + l->pieces[i].first_item, l->pieces[i].n_panel);
             if (!exp_for(l->fmt[i % 3], r, &l->scale_exp[3 * first + i]))
@@ -430,6 +496,18 @@ static coli_status choose_expert_scales(converter *c, layer *l)
     for (uint32_t i = 0; i < 3 * l->spec->n_expert; i++)
         if (!l->fmt[i % 3].scale_f16) l->scale_exp[i] = 0;
     return COLI_OK;
+}
+
+static void report_experts(const converter *c, const layer *l, uint32_t first, uint32_t n)
+{
+    static const char *const parts[] = {"gate", "up", "down"};
+    for (uint32_t i = 0; i < 3 * n; i++) {
+        const piece *p = &l->pieces[i];
+        const coli__pack_error sum = sum_errors(l->errors + p->first_item, p->n_panel);
+        char name[COLI__REPORT_NAME];
+        snprintf(name, sizeof name, "%s%u.%s", l->spec->prefix, first + i / 3, parts[i % 3]);
+        coli__report_add(c->report, name, source_kind(p->weight), p->fmt, &sum);
+    }
 }
 
 static coli_status write_blocks(converter *c, layer *l)
@@ -444,7 +522,9 @@ static coli_status write_blocks(converter *c, layer *l)
     for (uint32_t first = 0, n; first < l->spec->n_expert; first += n) {
         n = batch(l, first);
         COLI_TRY(make_pieces(c, l, first, n));
-        COLI_TRY(run_step(c, l->pieces, 3 * n, NULL));
+        fill_importance(c, l, first, n);
+        COLI_TRY(run_step(c, l->pieces, 3 * n, NULL, l->errors));
+        report_experts(c, l, first, n);
         uint64_t source_bytes = 0;
         for (uint32_t i = 0; i < n; i++)
             COLI_TRY(coli__ct_writer_expert(c->writer, l->scale_exp + 3 * (first + i),
@@ -461,9 +541,9 @@ static bool largest_block(const converter *c, const coli__expert_spec *s,
                           const coli__weight *weights, uint64_t *block_bytes)
 {
     coli__ct_experts x = {.n_expert = s->n_expert, .d_model = s->d_model, .d_ff = s->d_ff};
-    x.gate.fmt = expert_format(c, &weights[0]); // of all experts, like the other two
-    x.up.fmt = expert_format(c, &weights[1]);
-    x.down.fmt = expert_format(c, &weights[2]);
+    x.gate.fmt = expert_format(c, s, weights, 0);
+    x.up.fmt = expert_format(c, s, weights, 1);
+    x.down.fmt = expert_format(c, s, weights, 2);
     x.gate.fmt.scale_f16 = x.up.fmt.scale_f16 = x.down.fmt.scale_f16 = false;
     if (!coli__ct_size_experts(&x)) return false;
     *block_bytes = x.block_bytes;
@@ -475,8 +555,8 @@ static coli_status write_layer(converter *c, const coli__expert_spec *s,
 {
     layer l = {.spec = s,
                .weights = weights,
-               .fmt = {expert_format(c, &weights[0]), expert_format(c, &weights[1]),
-                       expert_format(c, &weights[2])}};
+               .fmt = {expert_format(c, s, weights, 0), expert_format(c, s, weights, 1),
+                       expert_format(c, s, weights, 2)}};
     uint64_t block;
     if (!largest_block(c, s, weights, &block))
         return coli__fail(COLI_E_INTERNAL, "layer %u: no such experts", s->layer);
@@ -486,12 +566,20 @@ static coli_status write_layer(converter *c, const coli__expert_spec *s,
     l.scale_exp = coli__calloc(s->n_expert, 3 * sizeof *l.scale_exp);
     l.pieces = coli__calloc(l.n_batch, 3 * sizeof *l.pieces);
     l.ranges = coli__calloc(l.n_batch, panels_per_expert(s) * sizeof *l.ranges);
-    coli_status status = l.scale_exp && l.pieces && l.ranges ? COLI_OK : COLI_E_NOMEM;
+    l.errors = coli__calloc(l.n_batch, panels_per_expert(s) * sizeof *l.errors);
+    if (c->imatrix)
+        l.importance =
+            coli__calloc(l.n_batch, ((size_t)s->d_model + s->d_ff) * sizeof *l.importance);
+    const bool made =
+        l.scale_exp && l.pieces && l.ranges && l.errors && (l.importance || !c->imatrix);
+    coli_status status = made ? COLI_OK : COLI_E_NOMEM;
     if (status == COLI_OK) status = choose_expert_scales(c, &l);
     if (status == COLI_OK) status = write_blocks(c, &l);
     coli__free(l.scale_exp);
     coli__free(l.pieces);
     coli__free(l.ranges);
+    coli__free(l.errors);
+    coli__free(l.importance);
     return status;
 }
 
@@ -669,7 +757,7 @@ static coli_status need_tensor(converter *c, const coli__tensor_spec *s, const c
                                needs *n)
 {
     uint64_t bytes, panel;
-    coli__wfmt fmt = format_for(c, s->role, w);
+    coli__wfmt fmt = format_for(c, s, w);
     fmt.scale_f16 = false; // the larger of the two
     if (!coli__mat_bytes(fmt, s->n_out, s->n_in, &bytes, &panel))
         return coli__fail(COLI_E_LIMIT, "tensor %s: is too large", s->name);
@@ -702,7 +790,7 @@ static coli_status find_needs(converter *c, needs *n)
         COLI_TRY(need_experts(c, &k->spec.experts[i], k->experts[i], n));
     const uint64_t row_bytes = ((uint64_t)n->n_in_max + 64) * sizeof(float); // padding, scales
     n->panel_bytes = COLI_PANEL * row_bytes;
-    n->worker_bytes = 2 * n->panel_bytes + (k->gguf ? 2 * row_bytes : 0); // back, scales
+    n->worker_bytes = 2 * n->panel_bytes + (k->gguf ? row_bytes : 0); // scales
     return COLI_OK;
 }
 
@@ -736,17 +824,18 @@ static coli_status take_memory(converter *c)
 {
     COLI_TRY(coli__pool_create(c->n_worker, &c->pool));
     c->step = coli__alloc64((size_t)c->step_bytes);
+    c->report = coli__calloc(1, sizeof *c->report);
     c->workers = coli__calloc(c->n_worker, sizeof *c->workers);
-    if (!c->step || !c->workers) return COLI_E_NOMEM;
+    c->importance = coli__calloc(c->n_in_max, sizeof *c->importance);
+    if (!c->step || !c->report || !c->workers || !c->importance) return COLI_E_NOMEM;
     for (uint32_t i = 0; i < c->n_worker; i++) {
         c->workers[i].rows = coli__alloc64((size_t)c->panel_bytes);
         c->workers[i].panel = coli__alloc64((size_t)c->panel_bytes);
         if (!c->workers[i].rows || !c->workers[i].panel) return COLI_E_NOMEM;
         if (!c->checkpoint.gguf) continue;
         const size_t n_scale = COLI_PANEL * ((size_t)c->n_in_max / 32);
-        c->workers[i].scales = coli__calloc(n_scale + c->n_in_max, sizeof(float));
+        c->workers[i].scales = coli__calloc(n_scale, sizeof(float));
         if (!c->workers[i].scales) return COLI_E_NOMEM;
-        c->workers[i].back = c->workers[i].scales + n_scale;
     }
     return COLI_OK;
 }
@@ -760,58 +849,17 @@ static void give_memory_back(converter *c)
     }
     coli__free(c->workers);
     coli__free_aligned(c->step);
+    coli__free(c->report);
+    coli__free(c->importance);
     coli__pool_destroy(c->pool);
     c->workers = NULL;
+    c->report = NULL;
+    c->importance = NULL;
     c->step = NULL;
     c->pool = NULL;
 }
 
 /* -- the whole --------------------------------------------------------------------------------- */
-
-static int by_kind(const void *a, const void *b)
-{
-    const tally *x = a, *y = b;
-    if (x->kind->id != y->kind->id) return x->kind->id < y->kind->id ? -1 : 1;
-    char xs[32], ys[32];
-    coli__wfmt_name(x->fmt, xs);
-    coli__wfmt_name(y->fmt, ys);
-    return strcmp(xs, ys);
-}
-
-static void tell_error(const converter *c, const tally *t)
-{
-    char fmt[32], line[160], how[48] = "exactly";
-    coli__wfmt_name(t->fmt, fmt);
-    if (t->error2 > 0) // then there are weights
-        snprintf(how, sizeof how, "error %.2g %%", 100 * sqrt(t->error2 / t->weight2));
-    snprintf(line, sizeof line, "%s to %s: %.4g M weights, %s", t->kind->name, fmt,
-             (double)t->n * 1e-6, how);
-    note(c, line);
-}
-
-/* One line for each kind and what it became.  The error is the root of the mean square, as a part
- * of that of the weights. */
-static void tell_errors(const converter *c)
-{
-    tally all[MAX_TALLY];
-    uint32_t n_all = 0;
-    for (uint32_t i = 0; i < c->n_worker; i++)
-        for (uint32_t k = 0; k < c->workers[i].n_tally; k++) {
-            const tally *t = &c->workers[i].tallies[k];
-            uint32_t at = 0;
-            while (at < n_all && by_kind(&all[at], t) != 0) at++;
-            if (at == MAX_TALLY) continue;
-            if (at == n_all) {
-                all[n_all++] = *t;
-                continue;
-            }
-            all[at].n += t->n;
-            all[at].error2 += t->error2;
-            all[at].weight2 += t->weight2;
-        }
-    qsort(all, n_all, sizeof *all, by_kind);
-    for (uint32_t i = 0; i < n_all; i++) tell_error(c, &all[i]);
-}
 
 static coli_status write_model(converter *c)
 {
@@ -824,7 +872,7 @@ static coli_status write_model(converter *c)
         status = write_tensor(c, &k->spec.tensors[i], &k->tensors[i]);
     for (uint32_t i = 0; i < k->spec.n_expert_layer && status == COLI_OK; i++)
         status = write_layer(c, &k->spec.experts[i], k->experts[i]);
-    if (status == COLI_OK && k->gguf) tell_errors(c);
+    if (status == COLI_OK) coli__report_tell(c->report, c->args->note, c->args->user);
     give_memory_back(c); // the table needs some, too
     if (status == COLI_OK) {
         status = coli__ct_writer_close(c->writer, c->files);
@@ -880,6 +928,32 @@ static coli_status check_args(const coli__convert_args *a)
     return COLI_OK;
 }
 
+static coli_status source_vector(void *ctx, uint32_t i, float *out)
+{
+    return coli__weight_rows(&((const coli__checkpoint *)ctx)->tensors[i], 0, 1, out);
+}
+
+/* The recipe and the imatrix, against the model. */
+static coli_status check_guides(converter *c)
+{
+    const coli__convert_args *a = c->args;
+    coli__checkpoint *k = &c->checkpoint;
+    if (a->recipe) COLI_TRY(coli__recipe_check(a->recipe, &k->spec));
+    if (!a->imatrix) return COLI_OK;
+    char model[33];
+    COLI_TRY(coli__imatrix_open(a->imatrix, &c->imatrix));
+    const coli__fp fp = coli__fp_enter();
+    const coli_status status = coli__imatrix_tie(&k->spec, source_vector, k, model);
+    coli__fp_leave(fp);
+    COLI_TRY(status);
+    if (strcmp(model, coli__imatrix_model(c->imatrix)) == 0) return COLI_OK;
+    return coli__fail(
+        COLI_E_FORMAT,
+        "%s: imatrix of another model: expected %s, found %s; `coli imatrix` makes one "
+        "with a container of this model",
+        a->imatrix, model, coli__imatrix_model(c->imatrix));
+}
+
 /* A directory is a checkpoint, a file is a GGUF. */
 static coli_status open_source(const coli__convert_args *a, coli__checkpoint *out)
 {
@@ -903,8 +977,10 @@ coli_status coli__convert(const coli__convert_args *args)
     if (status == COLI_OK) status = coli__buf_str(&partial, ".partial");
     c.out_dir = partial.data;
     if (status == COLI_OK) status = open_source(args, &c.checkpoint);
+    if (status == COLI_OK) status = check_guides(&c);
     if (status == COLI_OK) status = write_dir(&c);
     give_memory_back(&c);
+    coli__imatrix_close(c.imatrix);
     coli__checkpoint_finish(&c.checkpoint);
     coli__buf_finish(&partial);
     return status;

@@ -10,6 +10,7 @@
 
 #include "container.h"
 #include "gguf_model.h"
+#include "recipe.h"
 
 enum { COLI_CONVERT_MEMORY_BYTES = 256 << 20 };
 
@@ -22,6 +23,8 @@ typedef struct coli__convert_args {
     /* Nobody asked for these formats.  Then what a GGUF holds as whole multiples of a scale per 32
      * weights is stored in groups of 32, so that it stays what it is, and 8-bit experts as int8. */
     bool experts_are_default, trunk_is_default;
+    coli__recipe *recipe;      // decides before the formats above; NULL: they alone do
+    const char *imatrix;       // a file that says how much columns count; NULL: all alike
     const char *chat_template; // "3.6", "3.5" or NULL: look at chat_template.jinja, else 3.6
     uint32_t n_thread;
     /* Whether the small files in `dir`, which were made of a GGUF's metadata, can be used with the
