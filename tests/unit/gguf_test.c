@@ -342,6 +342,8 @@ T_TEST(wrong_tensors)
     refused(&f, COLI_E_FORMAT, "tensor w: has more than 2^64 bytes");
     f = one(32, 32, 2, 99, 0, 200);
     refused(&f, COLI_E_UNSUPPORTED, "tensor w: is stored as kind 99");
+    f = one(32, 32, 2, 139, 0, 200);
+    refused(&f, COLI_E_UNSUPPORTED, "tensor w: is stored as IQ4_K, which only ik_llama.cpp has");
 
     head(&f, 2, 0);
     tensor(&f, "x", 8, 1, 0, 0);
