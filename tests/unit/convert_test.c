@@ -353,7 +353,7 @@ T_TEST(what_is_not_needed_is_said_once)
 {
     T_BEGIN;
     T_OK(convert_noting(TEST_FIXTURES "/qwen36-tiny-b", micro_path("notes-b"), "3.6"));
-    T_TRUE(strstr(notes, "skipped 3 mtp tensors and 2 visual tensors|") != NULL);
+    T_TRUE(strstr(notes, "skipped 3 mtp tensors|skipped 2 visual tensors|") != NULL);
     T_TRUE(strstr(notes, "left out") == NULL);
     micro m;
     micro_init(&m, MICRO_CONFIG(4, ""), 6, MICRO_FUSED);
@@ -564,10 +564,16 @@ T_TEST(fp8_rules)
                MICRO_FP8);
     refused(&m, COLI_E_UNSUPPORTED, "only [128, 128]");
 
-    micro_init(&m, MICRO_CONFIG(4, ""), 3, MICRO_FUSED); // fused and fp8: nobody defines the scales
+    micro_init(&m, MICRO_CONFIG(4, ""), 3, MICRO_FUSED);
     coli__st_out *t = micro_find(&m, "model.layers.0.mlp.experts.down_proj");
     t->dtype = COLI_DT_F8_E4M3;
-    refused(&m, COLI_E_UNSUPPORTED, "this has rank 3");
+    refused(&m, COLI_E_FORMAT, "down_proj: is F8_E4M3 and has no ");
+
+    micro_init(&m, MICRO_CONFIG(4, ""), 3, MICRO_FUSED); // fused ones have a grid for each expert
+    micro_find(&m, "model.layers.0.mlp.experts.down_proj")->dtype = COLI_DT_F8_E4M3;
+    micro_random(&m, "model.layers.0.mlp.experts.down_proj_scale_inv", COLI_DT_F32, 2,
+                 (const uint64_t[]){1, 1});
+    refused(&m, COLI_E_FORMAT, "down_proj_scale_inv: expected the shape [4, 1, 1], found [1, 1]");
 }
 
 T_TEST(numbers_that_are_none)

@@ -632,7 +632,8 @@ typedef struct coli_convert_opts {
     uint32_t struct_size;
     /* "int4", "int8", "bf16", "f32", or in full "int4-g64-f16"; NULL: int4, int8.  With NULL, what a
      * GGUF file has in blocks of one scale per 32 weights gets groups of 32, and experts in Q8_0
-     * become int8: so Q8_0 stays what it is. */
+     * become int8: so Q8_0 stays what it is; and merged experts get the format that holds their
+     * codes and scales as they are. */
     const char *experts, *trunk;
     const char *chat_template;   /* NULL: found in the source, else "3.6" */
     uint32_t n_threads;
@@ -647,12 +648,15 @@ typedef struct coli_convert_opts {
     const char *imatrix;
 } coli_convert_opts;
 
-/* Hugging Face checkpoint (a directory) or GGUF file to container.  `out` must not exist and appears only when complete.
+/* Hugging Face checkpoint or container of merged experts (a directory), or GGUF file, to container.  `out`
+ * must not exist and appears only when complete.  A process that is killed leaves "<out>.partial"; the
+ * same call goes on with it, any other begins anew, and a note says which.
  * Errors   E_NOTFOUND, E_FORMAT (a file is malformed or a tensor missing: names file and tensor),
  *          E_NUMERIC (a weight is no number or too large for the format), E_UNSUPPORTED, E_EXISTS,
- *          E_LIMIT (what does not fit the memory below), E_CANCELLED, E_IO, E_NOMEM.
- * Cost     memory: at most 256 MiB besides the mapped checkpoint and imatrix; time: that of reading it twice,
- *          and some 40 ns of one thread for each weight that becomes int4, 120 for int8. */
+ *          E_LIMIT (what does not fit the memory below, or the disk: nothing was written), E_EXISTS also
+ *          while another process converts to `out`, E_CANCELLED, E_IO, E_NOMEM.
+ * Cost     memory: at most 256 MiB, mapped files included; time: that of reading it twice, and some
+ *          40 ns of one thread for each weight that becomes int4, 120 for int8. */
 COLI_API coli_status coli_convert(const char *src, const char *out, const coli_convert_opts *opts);
 
 /* Read all of a container and check every checksum, scale and weight, and that its tokenizer and

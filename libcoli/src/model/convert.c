@@ -23,14 +23,19 @@
  *                 COLI_ST_MAX_TENSOR and the like before they are made
  *     the rest    RESERVE_BYTES: small JSON (coli__json_parse_small), what the table leaves
  *     the step    the largest expert, or STEP_BYTES
+ *     its source  what that is made of, or SOURCE_BYTES: mapped pages, given up behind each step
  *     panels      two per worker, in what is left: fewer workers where rows are huge
  *
  * What cannot fit is refused before anything is written.  Opening the checkpoint and writing the
  * table come before and after the two large ones are held.
  *
+ * The disk is asked beforehand, too: whether it has the room for what the formats come to.
+ *
  * The caller's float mode is left alone except around arithmetic, so that callbacks have it.
  *
- * Everything is written to OUT.partial, opened once as a check, and renamed to OUT. */
+ * Everything is written to OUT.partial, opened once as a check, and renamed to OUT.  A conversion that
+ * is killed can be gone on with behind the last tensor or layer that it told of; it must be the same
+ * one, which the facts in its journal decide (convert_job.c). */
 #include "convert.h"
 
 #include <float.h>
@@ -40,13 +45,18 @@
 
 #include "../base/file.h"
 #include "../base/threads.h"
+#include "../math/pack_codes.h"
 #include "checkpoint.h"
 #include "container_format.h"
+#include "convert_facts.h"
+#include "convert_job.h"
 #include "imatrix.h"
 #include "quant_report.h"
 
 enum {
     STEP_BYTES = 8 << 20, // enough panels to keep the workers busy; larger only where one expert is
+    SOURCE_BYTES = 32 << 20, // the same of the checkpoint
+    TELL_BYTES = 256 << 20,  // seconds of work; waiting for the disk costs a part of one
     PANELS_MAX_BYTES = 64 << 20,
     // 12 MB for values of JSON, 8 for its text, 9 for ranges of group maxima; the heap's holes
     RESERVE_BYTES = 40 << 20,
@@ -93,11 +103,16 @@ typedef struct converter {
     uint8_t *step;                    // (step_bytes)
     uint64_t step_bytes, panel_bytes; // the latter: of a worker's rows, and of its panel
     uint32_t n_in_max;                // of all matrices
+    bool counts;                      // what the source's roundings became is counted and said
     uint64_t done_bytes, total_bytes; // of the checkpoint
+    uint64_t out_bytes;               // of model.coli, if all scales become f16 that may
     coli__digest files[CT_N_FILE];
     coli__quant_report *report;
     coli__imatrix *imatrix; // NULL: none
     float *importance;      // (n_in_max) of the trunk matrix at hand
+    coli__job job;
+    coli__ct_done done;  // by the conversion that this one goes on with
+    uint64_t told_bytes; // of model.coli, in the journal
 } converter;
 
 /* One run of the pool: it measures or it packs, by which of the two is there. */
@@ -151,12 +166,50 @@ static range measure(const piece *p, const float *rows, const float *scales, uin
     return r;
 }
 
+static bool same_format(coli__wfmt a, coli__wfmt b)
+{
+    return a.type == b.type && a.group == b.group && a.per_row == b.per_row &&
+           a.scale_f16 == b.scale_f16;
+}
+
+/* What comes as codes and scales, to a format that has them as they are.  *done false: it is to be
+ * quantised like anything else.  The packed panel's memory holds them meanwhile. */
+static coli_status pack_codes(const piece *p, uint32_t panel, uint32_t n_row, worker *w,
+                              uint8_t *out, bool *done)
+{
+    coli__wfmt fmt;
+    *done = false;
+    if (!coli__weight_packed_format(p->weight, &fmt) || !same_format(fmt, p->fmt)) return COLI_OK;
+    const uint32_t n_in = p->weight->n_in;
+    float *scales = (float *)(void *)w->panel; // (n_row, groups), at most half of it
+    int8_t *codes = (int8_t *)(w->panel + COLI_PANEL * (n_in / 32 + 1) * sizeof *scales);
+    COLI_TRY(coli__weight_codes(p->weight, fmt, (p->first_panel + panel) * COLI_PANEL, n_row, codes,
+                                scales, done));
+    if (*done) coli__mat_pack_codes(fmt, codes, scales, n_row, n_in, out);
+    return COLI_OK;
+}
+
+/* What is kept as it is. */
+static coli__pack_error exact(const float *w, uint64_t n)
+{
+    coli__pack_error e = {.n = n};
+    for (uint64_t i = 0; i < n; i++) e.weight2 += (double)w[i] * (double)w[i];
+    return e;
+}
+
 /* A float matrix ends with its last row, not with its last panel: that one goes through w->panel.
  */
 static coli_status pack(const piece *p, uint32_t panel, uint32_t n_row, worker *w,
                         coli__pack_error *error)
 {
     const uint64_t begin = panel * p->panel_bytes;
+    bool done;
+    *error = (coli__pack_error){0};
+    COLI_TRY(pack_codes(p, panel, n_row, w, p->out + begin, &done));
+    if (done) {
+        *error = exact(w->rows, (uint64_t)n_row * p->weight->n_in);
+        return COLI_OK;
+    }
     const bool whole = p->n_bytes - begin >= p->panel_bytes;
     const coli__pack_args args = {.fmt = p->fmt,
                                   .w = w->rows,
@@ -168,7 +221,6 @@ static coli_status pack(const piece *p, uint32_t panel, uint32_t n_row, worker *
                                   .importance = p->importance,
                                   .error = error,
                                   .out = whole ? p->out + begin : w->panel};
-    *error = (coli__pack_error){0};
     COLI_TRY(coli__mat_pack(&args));
     if (!whole) memcpy(p->out + begin, w->panel, (size_t)(p->n_bytes - begin));
     return COLI_OK;
@@ -234,6 +286,14 @@ static uint32_t n_panel_of(uint32_t n_out)
     return (n_out + COLI_PANEL - 1) / COLI_PANEL;
 }
 
+/* How many panels of the matrix SOURCE_BYTES of the checkpoint make; at least 1. */
+static uint32_t source_panels(const coli__weight *w)
+{
+    const uint32_t n_panel = n_panel_of(w->n_out);
+    const uint64_t n = SOURCE_BYTES / (coli__weight_bytes(w) / n_panel + 1);
+    return n == 0 ? 1 : n < n_panel ? (uint32_t)n : n_panel;
+}
+
 static range join_ranges(const range *ranges, uint32_t n)
 {
     range all = {0, FLT_MAX};
@@ -256,9 +316,11 @@ static bool exp_for(coli__wfmt fmt, range r, int32_t *scale_exp)
 
 /* -- the trunk --------------------------------------------------------------------------------- */
 
-/* A default format, fitted to what a GGUF holds. */
+/* A default format, fitted to what the source holds. */
 static coli__wfmt fitted(coli__wfmt fmt, const coli__weight *w)
 {
+    coli__wfmt packed;
+    if (coli__weight_packed_format(w, &packed)) return packed;
     if (coli__wfmt_is_quant(fmt) && coli__weight_has_grid(w)) fmt.group = 32;
     return fmt;
 }
@@ -266,6 +328,8 @@ static coli__wfmt fitted(coli__wfmt fmt, const coli__weight *w)
 /* What holds the weights exactly. */
 static coli__wfmt source_format(const coli__weight *w)
 {
+    coli__wfmt packed;
+    if (coli__weight_packed_format(w, &packed)) return packed;
     if (coli__weight_has_grid(w))
         return (coli__wfmt){.type = COLI_W_I8, .group = 32, .scale_f16 = true};
     return (coli__wfmt){.type = coli__weight_is_bf16(w) ? COLI_W_BF16 : COLI_W_F32};
@@ -306,13 +370,18 @@ static coli_status choose_scales(converter *c, const char *name, const coli__wei
 {
     *scale_exp = 0;
     if (!fmt->scale_f16) return COLI_OK;
-    COLI_TRY(report(c, name, 0));
-    const piece all = {.weight = w, .fmt = *fmt, .n_panel = n_panel_of(w->n_out)};
-    range *ranges = coli__calloc(all.n_panel, sizeof *ranges);
+    const uint32_t n_panel = n_panel_of(w->n_out), n_most = source_panels(w);
+    range *ranges = coli__calloc(n_panel, sizeof *ranges);
     if (!ranges) return COLI_E_NOMEM;
-    const coli_status status = run_step(c, &all, 1, ranges, NULL);
-    if (status == COLI_OK)
-        fmt->scale_f16 = exp_for(*fmt, join_ranges(ranges, all.n_panel), scale_exp);
+    coli_status status = COLI_OK;
+    for (uint32_t first = 0, n; first < n_panel && status == COLI_OK; first += n) {
+        n = n_panel - first < n_most ? n_panel - first : n_most;
+        const piece band = {.weight = w, .fmt = *fmt, .first_panel = first, .n_panel = n};
+        status = report(c, name, 0);
+        if (status == COLI_OK) status = run_step(c, &band, 1, ranges + first, NULL);
+        coli__weight_drop(w);
+    }
+    if (status == COLI_OK) fmt->scale_f16 = exp_for(*fmt, join_ranges(ranges, n_panel), scale_exp);
     coli__free(ranges);
     return status;
 }
@@ -325,9 +394,10 @@ static coli__pack_error sum_errors(const coli__pack_error *errors, uint32_t n)
     return sum;
 }
 
-static const char *source_kind(const coli__weight *w)
+/* Of a source whose roundings are told of. */
+static const char *source_kind(const converter *c, const coli__weight *w)
 {
-    return w->view ? w->view->tensor->kind->name : NULL;
+    return c->counts ? coli__weight_kind(w) : NULL;
 }
 
 /* The panels of `all` in bands that fit the step; errors (of a band), *sum of all. */
@@ -342,6 +412,7 @@ static coli_status write_bands(converter *c, const char *name, const piece *all,
         const uint64_t band = p.n_panel * p.panel_bytes;
         p.n_bytes = rest < band ? rest : band;
         COLI_TRY(run_step(c, &p, 1, NULL, errors));
+        coli__weight_drop(p.weight);
         COLI_TRY(coli__ct_writer_append(c->writer, c->step, p.n_bytes));
         const coli__pack_error of_band = sum_errors(errors, p.n_panel);
         coli__pack_error_add(sum, &of_band);
@@ -368,12 +439,12 @@ static coli_status write_tensor(converter *c, const coli__tensor_spec *s, const 
     if (!coli__mat_bytes(fmt, w->n_out, w->n_in, &p.n_bytes, &p.panel_bytes))
         return coli__fail(COLI_E_INTERNAL, "tensor %s: no such matrix", s->name);
     const uint64_t fit = c->step_bytes / p.panel_bytes; // at least 1
-    const uint32_t n_fit = fit < p.n_panel ? (uint32_t)fit : p.n_panel;
+    const uint32_t n_source = source_panels(w), n_fit = fit < n_source ? (uint32_t)fit : n_source;
     coli__pack_error sum = {0}, *errors = coli__calloc(n_fit, sizeof *errors);
     if (!errors) return COLI_E_NOMEM;
     const coli_status status = write_bands(c, s->name, &p, n_fit, errors, &sum);
     coli__free(errors);
-    if (status == COLI_OK) coli__report_add(c->report, s->name, source_kind(w), fmt, &sum);
+    if (status == COLI_OK) coli__report_add(c->report, s->name, source_kind(c, w), fmt, &sum);
     return status;
 }
 
@@ -401,7 +472,7 @@ static coli__wfmt exact_for_all(const coli__expert_spec *s, const coli__weight *
 {
     const coli__wfmt first = source_format(&weights[part]);
     for (uint32_t e = 1; e < s->n_expert; e++)
-        if (source_format(&weights[3 * e + part]).type != first.type)
+        if (!same_format(source_format(&weights[3 * e + part]), first))
             return (coli__wfmt){.type = COLI_W_F32};
     return first;
 }
@@ -471,6 +542,11 @@ static coli_status make_pieces(const converter *c, const layer *l, uint32_t firs
     return COLI_OK;
 }
 
+static void drop_batch(const layer *l, uint32_t first, uint32_t n)
+{
+    for (uint32_t i = 3 * first; i < 3 * (first + n); i++) coli__weight_drop(&l->weights[i]);
+}
+
 static uint32_t batch(const layer *l, uint32_t first)
 {
     const uint32_t left = l->spec->n_expert - first;
@@ -487,6 +563,7 @@ static coli_status choose_expert_scales(converter *c, layer *l)
         COLI_TRY(report(c, l->name, 0));
         COLI_TRY(make_pieces(c, l, first, n));
         COLI_TRY(run_step(c, l->pieces, 3 * n, l->ranges, NULL));
+        drop_batch(l, first, n);
         for (uint32_t i = 0; i < 3 * n; i++) {
             const range r = join_ranges(l->ranges + l->pieces[i].first_item, l->pieces[i].n_panel);
             if (!exp_for(l->fmt[i % 3], r, &l->scale_exp[3 * first + i]))
@@ -506,7 +583,7 @@ static void report_experts(const converter *c, const layer *l, uint32_t first, u
         const coli__pack_error sum = sum_errors(l->errors + p->first_item, p->n_panel);
         char name[COLI__REPORT_NAME];
         snprintf(name, sizeof name, "%s%u.%s", l->spec->prefix, first + i / 3, parts[i % 3]);
-        coli__report_add(c->report, name, source_kind(p->weight), p->fmt, &sum);
+        coli__report_add(c->report, name, source_kind(c, p->weight), p->fmt, &sum);
     }
 }
 
@@ -525,6 +602,7 @@ static coli_status write_blocks(converter *c, layer *l)
         fill_importance(c, l, first, n);
         COLI_TRY(run_step(c, l->pieces, 3 * n, NULL, l->errors));
         report_experts(c, l, first, n);
+        drop_batch(l, first, n);
         uint64_t source_bytes = 0;
         for (uint32_t i = 0; i < n; i++)
             COLI_TRY(coli__ct_writer_expert(c->writer, l->scale_exp + 3 * (first + i),
@@ -536,18 +614,24 @@ static coli_status write_blocks(converter *c, layer *l)
     return COLI_OK;
 }
 
-/* The largest an expert of the layer can become: with f32 scales. */
-static bool largest_block(const converter *c, const coli__expert_spec *s,
-                          const coli__weight *weights, uint64_t *block_bytes)
+/* What an expert of the layer becomes, at most: where f16 cannot hold its scales, they are f32. */
+static bool expert_block(const converter *c, const coli__expert_spec *s,
+                         const coli__weight *weights, bool f16_holds, uint64_t *block_bytes)
 {
     coli__ct_experts x = {.n_expert = s->n_expert, .d_model = s->d_model, .d_ff = s->d_ff};
-    x.gate.fmt = expert_format(c, s, weights, 0);
-    x.up.fmt = expert_format(c, s, weights, 1);
-    x.down.fmt = expert_format(c, s, weights, 2);
-    x.gate.fmt.scale_f16 = x.up.fmt.scale_f16 = x.down.fmt.scale_f16 = false;
+    coli__wfmt *const fmts[3] = {&x.gate.fmt, &x.up.fmt, &x.down.fmt};
+    for (int i = 0; i < 3; i++) {
+        *fmts[i] = expert_format(c, s, weights, (uint32_t)i);
+        if (!f16_holds) fmts[i]->scale_f16 = false;
+    }
     if (!coli__ct_size_experts(&x)) return false;
     *block_bytes = x.block_bytes;
     return true;
+}
+
+static uint64_t expert_source_bytes(const coli__weight *w) // of gate, up and down
+{
+    return coli__weight_bytes(&w[0]) + coli__weight_bytes(&w[1]) + coli__weight_bytes(&w[2]);
 }
 
 static coli_status write_layer(converter *c, const coli__expert_spec *s,
@@ -558,10 +642,12 @@ static coli_status write_layer(converter *c, const coli__expert_spec *s,
                .fmt = {expert_format(c, s, weights, 0), expert_format(c, s, weights, 1),
                        expert_format(c, s, weights, 2)}};
     uint64_t block;
-    if (!largest_block(c, s, weights, &block))
+    if (!expert_block(c, s, weights, false, &block))
         return coli__fail(COLI_E_INTERNAL, "layer %u: no such experts", s->layer);
     snprintf(l.name, sizeof l.name, "experts of layer %u", s->layer);
-    const uint64_t n_fit = c->step_bytes / block; // at least 1
+    uint64_t n_fit = c->step_bytes / block; // at least 1
+    const uint64_t n_source = SOURCE_BYTES / (expert_source_bytes(weights) + 1);
+    if (n_fit > n_source) n_fit = n_source ? n_source : 1;
     l.n_batch = n_fit < s->n_expert ? (uint32_t)n_fit : s->n_expert;
     l.scale_exp = coli__calloc(s->n_expert, 3 * sizeof *l.scale_exp);
     l.pieces = coli__calloc(l.n_batch, 3 * sizeof *l.pieces);
@@ -594,6 +680,7 @@ static coli_status write_bytes(converter *c, int file, const void *bytes, uint64
 {
     char *path;
     COLI_TRY(coli__path_join(c->out_dir, coli__ct_file_names[file], &path));
+    coli__file_remove(path); // of a conversion that this one goes on with
     coli__writer *w;
     coli_status status = coli__writer_open(path, &w);
     if (status == COLI_OK) {
@@ -749,19 +836,35 @@ static coli_status write_files(converter *c)
 
 /* What the largest panel, the largest expert and the widest row need. */
 typedef struct needs {
-    uint64_t step_bytes, panel_bytes, worker_bytes;
+    uint64_t step_bytes, source_bytes, panel_bytes, worker_bytes;
     uint32_t n_in_max;
 } needs;
+
+static void need_source(needs *n, uint64_t bytes)
+{
+    if (bytes > n->source_bytes) n->source_bytes = bytes;
+}
+
+/* What model.coli will have: no more than its disk can hold, which is asked, so no overflow. */
+static bool add_out_bytes(converter *c, uint64_t align, uint64_t bytes)
+{
+    return coli__add(c->out_bytes, align - 1, &c->out_bytes) &&
+           coli__add(c->out_bytes, bytes, &c->out_bytes);
+}
 
 static coli_status need_tensor(converter *c, const coli__tensor_spec *s, const coli__weight *w,
                                needs *n)
 {
     uint64_t bytes, panel;
     coli__wfmt fmt = format_for(c, s, w);
+    if (!coli__mat_bytes(fmt, s->n_out, s->n_in, &bytes, &panel) ||
+        !add_out_bytes(c, CT_TENSOR_ALIGN, bytes))
+        return coli__fail(COLI_E_LIMIT, "tensor %s: is too large", s->name);
     fmt.scale_f16 = false; // the larger of the two
     if (!coli__mat_bytes(fmt, s->n_out, s->n_in, &bytes, &panel))
         return coli__fail(COLI_E_LIMIT, "tensor %s: is too large", s->name);
     if (panel > n->step_bytes) n->step_bytes = panel;
+    need_source(n, coli__weight_bytes(w) / n_panel_of(w->n_out));
     if (s->n_in > n->n_in_max) n->n_in_max = s->n_in;
     c->total_bytes += coli__weight_bytes(w);
     return COLI_OK;
@@ -770,27 +873,39 @@ static coli_status need_tensor(converter *c, const coli__tensor_spec *s, const c
 static coli_status need_experts(converter *c, const coli__expert_spec *s, const coli__weight *w,
                                 needs *n)
 {
-    uint64_t block;
-    if (!largest_block(c, s, w, &block))
+    uint64_t block, largest, all;
+    if (!expert_block(c, s, w, true, &block) || !coli__mul(block, s->n_expert, &all) ||
+        !add_out_bytes(c, CT_EXPERTS_ALIGN, all) || !expert_block(c, s, w, false, &largest))
         return coli__fail(COLI_E_LIMIT, "experts of layer %u: are too large", s->layer);
-    if (block > n->step_bytes) n->step_bytes = block;
+    if (largest > n->step_bytes) n->step_bytes = largest;
+    need_source(n, expert_source_bytes(w));
     if (s->d_model > n->n_in_max) n->n_in_max = s->d_model;
     if (s->d_ff > n->n_in_max) n->n_in_max = s->d_ff;
     for (uint32_t e = 0; e < 3 * s->n_expert; e++) c->total_bytes += coli__weight_bytes(&w[e]);
     return COLI_OK;
 }
 
+static uint64_t n_expert_of(const coli__model_spec *spec)
+{
+    uint64_t n = 0;
+    for (uint32_t i = 0; i < spec->n_expert_layer; i++) n += spec->experts[i].n_expert;
+    return n;
+}
+
 static coli_status find_needs(converter *c, needs *n)
 {
     const coli__checkpoint *k = &c->checkpoint;
-    *n = (needs){.step_bytes = STEP_BYTES, .n_in_max = 1};
+    c->counts = k->gguf || k->merged.is;
+    *n = (needs){.step_bytes = STEP_BYTES, .source_bytes = SOURCE_BYTES, .n_in_max = 1};
     for (uint32_t i = 0; i < k->spec.n_tensor; i++)
         COLI_TRY(need_tensor(c, &k->spec.tensors[i], &k->tensors[i], n));
     for (uint32_t i = 0; i < k->spec.n_expert_layer; i++)
         COLI_TRY(need_experts(c, &k->spec.experts[i], k->experts[i], n));
+    // the table: a few hundred bytes for a tensor, a checksum and three exponents for an expert
+    c->out_bytes += 300 * (uint64_t)k->spec.n_tensor + 64 * n_expert_of(&k->spec) + CT_DATA_ALIGN;
     const uint64_t row_bytes = ((uint64_t)n->n_in_max + 64) * sizeof(float); // padding, scales
     n->panel_bytes = COLI_PANEL * row_bytes;
-    n->worker_bytes = 2 * n->panel_bytes + (k->gguf ? row_bytes : 0); // scales
+    n->worker_bytes = 2 * n->panel_bytes + (c->counts ? row_bytes : 0); // scales
     return COLI_OK;
 }
 
@@ -799,18 +914,21 @@ static coli_status plan_memory(converter *c)
 {
     needs n;
     COLI_TRY(find_needs(c, &n));
+    const coli__model_spec *spec = &c->checkpoint.spec;
+    // a journal's text is there twice while it is read
+    const uint64_t journal = 2 * (160 * (uint64_t)spec->n_tensor + 80 * n_expert_of(spec));
     const uint64_t lists = coli__checkpoint_memory_bytes(&c->checkpoint) +
-                           coli__ct_writer_memory_bytes(&c->checkpoint.spec) + RESERVE_BYTES;
-    const uint64_t all = lists + n.step_bytes + n.worker_bytes;
+                           coli__ct_writer_memory_bytes(spec) + journal + RESERVE_BYTES;
+    const uint64_t all = lists + n.step_bytes + n.source_bytes + n.worker_bytes;
     if (all > COLI_CONVERT_MEMORY_BYTES)
         return coli__fail(
             COLI_E_LIMIT,
-            "converting would need %llu MiB of memory (%llu for one expert or 16 rows, "
-            "%llu to read 16 rows, %llu for lists), at most %d are used",
+            "converting would need %llu MiB of memory (%llu for one expert or 16 rows, %llu for "
+            "their source, %llu to read 16 rows, %llu for lists), at most %d are used",
             (unsigned long long)(all >> 20), (unsigned long long)(n.step_bytes >> 20),
-            (unsigned long long)(n.worker_bytes >> 20), (unsigned long long)(lists >> 20),
-            COLI_CONVERT_MEMORY_BYTES >> 20);
-    const uint64_t left = COLI_CONVERT_MEMORY_BYTES - lists - n.step_bytes;
+            (unsigned long long)(n.source_bytes >> 20), (unsigned long long)(n.worker_bytes >> 20),
+            (unsigned long long)(lists >> 20), COLI_CONVERT_MEMORY_BYTES >> 20);
+    const uint64_t left = COLI_CONVERT_MEMORY_BYTES - lists - n.step_bytes - n.source_bytes;
     const uint64_t n_most = (left < PANELS_MAX_BYTES ? left : PANELS_MAX_BYTES) / n.worker_bytes;
     const uint32_t n_wanted = c->args->n_thread ? c->args->n_thread : coli__n_processor();
     c->n_worker = n_wanted < n_most ? n_wanted : n_most > 1 ? (uint32_t)n_most : 1;
@@ -832,7 +950,7 @@ static coli_status take_memory(converter *c)
         c->workers[i].rows = coli__alloc64((size_t)c->panel_bytes);
         c->workers[i].panel = coli__alloc64((size_t)c->panel_bytes);
         if (!c->workers[i].rows || !c->workers[i].panel) return COLI_E_NOMEM;
-        if (!c->checkpoint.gguf) continue;
+        if (!c->counts) continue;
         const size_t n_scale = COLI_PANEL * ((size_t)c->n_in_max / 32);
         c->workers[i].scales = coli__calloc(n_scale, sizeof(float));
         if (!c->workers[i].scales) return COLI_E_NOMEM;
@@ -859,20 +977,99 @@ static void give_memory_back(converter *c)
     c->pool = NULL;
 }
 
+/* -- the journal ------------------------------------------------------------------------------- */
+
+static coli_status tell(converter *c)
+{
+    const uint64_t limit = c->args->tell_bytes ? c->args->tell_bytes : TELL_BYTES;
+    const uint64_t n_bytes = coli__ct_writer_offset(c->writer);
+    if (n_bytes - c->told_bytes < limit) return COLI_OK;
+    coli__buf lines = {0};
+    coli_status status = coli__ct_writer_tell(c->writer, &lines);
+    if (status == COLI_OK) status = coli__job_tell(&c->job, &lines);
+    coli__buf_finish(&lines);
+    c->told_bytes = n_bytes;
+    return status;
+}
+
 /* -- the whole --------------------------------------------------------------------------------- */
+
+/* What an earlier conversion finished counts as done. */
+static coli_status count_checked(void *user, coli__ct_done done)
+{
+    converter *c = user;
+    const coli__checkpoint *k = &c->checkpoint;
+    uint64_t n_bytes = 0;
+    if (done.n_layer == 0)
+        n_bytes = coli__weight_bytes(&k->tensors[done.n_entry - 1]);
+    else
+        for (uint32_t e = 0; e < 3 * k->spec.experts[done.n_layer - 1].n_expert; e++)
+            n_bytes += coli__weight_bytes(&k->experts[done.n_layer - 1][e]);
+    return report(c, "what is there already", n_bytes);
+}
+
+static void tell_going_on(const converter *c)
+{
+    char line[300];
+    snprintf(line, sizeof line, "going on with %.150s: %.2f of %.2f GB were done", c->out_dir,
+             (double)c->done_bytes * 1e-9, (double)c->total_bytes * 1e-9);
+    note(c, line);
+}
+
+/* Behind what is told, if that is still what is there; else at the beginning. */
+static coli_status open_writer(converter *c, const char *path, const char *facts)
+{
+    const coli__checkpoint *k = &c->checkpoint;
+    if (c->job.has_told) {
+        const coli_status status = coli__ct_writer_resume(
+            path, k->engine, &k->spec, c->job.told.data, count_checked, c, &c->done, &c->writer);
+        coli__buf_finish(&c->job.told);
+        if (status == COLI_OK) {
+            c->told_bytes = coli__ct_writer_offset(c->writer);
+            tell_going_on(c);
+            return COLI_OK;
+        }
+        if (status != COLI_E_FORMAT && status != COLI_E_NOTFOUND) return status;
+        char line[400];
+        snprintf(line, sizeof line, "beginning anew: %.370s", coli_error_message());
+        note(c, line);
+        c->done = (coli__ct_done){0};
+        c->done_bytes = 0;
+        COLI_TRY(coli__job_anew(&c->job, facts));
+    }
+    coli__file_remove(path); // of which nothing was told
+    return coli__ct_writer_open(path, k->engine, &k->spec, &c->writer);
+}
+
+static coli_status open_model(converter *c, const char *facts)
+{
+    char *path;
+    COLI_TRY(coli__path_join(c->out_dir, "model.coli", &path));
+    const coli_status status = open_writer(c, path, facts);
+    coli__free(path);
+    return status;
+}
+
+/* The journal keeps no errors: what an earlier conversion packed is not told of. */
+static void tell_report(const converter *c)
+{
+    if (c->done.n_entry > 0) note(c, "of what was converted since:");
+    coli__report_tell(c->report, c->args->note, c->args->user);
+}
 
 static coli_status write_model(converter *c)
 {
     const coli__checkpoint *k = &c->checkpoint;
-    char *path;
-    COLI_TRY(coli__path_join(c->out_dir, "model.coli", &path));
-    coli_status status = coli__ct_writer_open(path, k->engine, &k->spec, &c->writer);
-    coli__free(path);
-    for (uint32_t i = 0; i < k->spec.n_tensor && status == COLI_OK; i++)
+    coli_status status = COLI_OK;
+    for (uint32_t i = c->done.n_entry; i < k->spec.n_tensor && status == COLI_OK; i++) {
         status = write_tensor(c, &k->spec.tensors[i], &k->tensors[i]);
-    for (uint32_t i = 0; i < k->spec.n_expert_layer && status == COLI_OK; i++)
+        if (status == COLI_OK) status = tell(c);
+    }
+    for (uint32_t i = c->done.n_layer; i < k->spec.n_expert_layer && status == COLI_OK; i++) {
         status = write_layer(c, &k->spec.experts[i], k->experts[i]);
-    if (status == COLI_OK) coli__report_tell(c->report, c->args->note, c->args->user);
+        if (status == COLI_OK) status = tell(c);
+    }
+    if (status == COLI_OK) tell_report(c);
     give_memory_back(c); // the table needs some, too
     if (status == COLI_OK) {
         status = coli__ct_writer_close(c->writer, c->files);
@@ -890,28 +1087,125 @@ static coli_status check_result(const converter *c)
     return status;
 }
 
-static coli_status write_dir(converter *c)
+/* The bytes of a file, 0 where there is none. */
+static coli_status find_bytes(const char *dir, const char *name, uint64_t *n_bytes)
 {
-    COLI_TRY(plan_memory(c));
-    const coli_status created = coli__dir_create(c->out_dir);
-    if (created == COLI_E_EXISTS)
-        return coli__fail(created,
-                          "%s: already exists; another conversion is running, or one was killed "
-                          "and left it: then remove it",
-                          c->out_dir);
-    COLI_TRY(created);
-    coli_status status = write_files(c);
+    char *path;
+    coli__file_stamp stamp;
+    *n_bytes = 0;
+    COLI_TRY(coli__path_join(dir, name, &path));
+    if (coli__path_exists(path) && coli__file_look(path, &stamp) == COLI_OK)
+        *n_bytes = stamp.n_bytes;
+    coli__free(path);
+    return COLI_OK;
+}
+
+/* All that OUT will have. */
+static coli_status find_need(const converter *c, uint64_t *n_bytes)
+{
+    *n_bytes = c->out_bytes + c->checkpoint.config_text.n_bytes;
+    for (int i = 0; i < CT_N_FILE && !c->checkpoint.gguf; i++) {
+        uint64_t n;
+        COLI_TRY(find_bytes(c->args->src, coli__ct_file_names[i], &n));
+        *n_bytes += n;
+    }
+    return COLI_OK;
+}
+
+/* Before the first byte is written.  A system that does not tell is believed to have room. */
+static coli_status check_disk(const converter *c)
+{
+    uint64_t n_free, n_needed, n_left; // the last: by an unfinished conversion, of use or not
+    const coli_status status = coli__disk_free(c->out_dir, &n_free);
+    if (status == COLI_E_NOMEM || status == COLI_E_NOTFOUND) return status;
+    COLI_TRY(find_need(c, &n_needed));
+    COLI_TRY(find_bytes(c->out_dir, "model.coli", &n_left));
+    if (status != COLI_OK || n_needed <= n_free || n_needed - n_free <= n_left) return COLI_OK;
+    return coli__fail(COLI_E_LIMIT,
+                      "%s: %.2f GB are needed there, %.2f GB are free: free some, give an OUT on "
+                      "another disk, or take smaller formats",
+                      c->args->out, (double)n_needed * 1e-9, (double)(n_free + n_left) * 1e-9);
+}
+
+/* Write, check and rename what c->job belongs to. */
+static coli_status write_all(converter *c, const char *facts)
+{
+    coli_status status = open_model(c, facts);
+    if (status == COLI_OK) status = write_files(c);
     if (status == COLI_OK && c->checkpoint.gguf && c->args->check_files)
         status = check_gguf_files(c);
     if (status == COLI_OK) status = take_memory(c);
     if (status == COLI_OK) status = write_model(c);
     if (status == COLI_OK) status = check_result(c);
-    if (status == COLI_OK) status = coli__path_rename(c->out_dir, c->args->out);
-    if (status != COLI_OK) {
-        coli__ct_writer_abandon(c->writer);
-        c->writer = NULL;
+    coli__ct_writer_abandon(c->writer);
+    c->writer = NULL;
+    return status;
+}
+
+/* The journal goes with the directory and out of it last: who is killed before that leaves a whole
+ * container with a note too many, never half a one without. */
+static coli_status publish(converter *c)
+{
+    char *journal;
+    COLI_TRY(coli__path_join(c->args->out, COLI_JOB_FILE, &journal));
+    coli__job_close(&c->job); // elsewhere a directory with open files cannot be renamed
+    const coli_status status = coli__path_rename(c->out_dir, c->args->out);
+    if (!coli__path_exists(c->out_dir)) coli__file_remove(journal);
+    coli__free(journal);
+    return status;
+}
+
+/* When the disk or the memory gave out, or the name was taken meanwhile, what was told stays: the same
+ * conversion may go on when that is settled. */
+static coli_status leave(converter *c, coli_status status, bool has_told)
+{
+    const bool stays = has_told && coli__path_exists(c->out_dir) &&
+                       (status == COLI_E_IO || status == COLI_E_NOMEM || status == COLI_E_EXISTS);
+    coli__job_close(&c->job);
+    if (!stays) {
         coli__dir_remove(c->out_dir); // gone already when only the last sync failed
+        return status;
     }
+    coli__buf why = {0};
+    if (coli__buf_str(&why, coli_error_message()) == COLI_OK)
+        coli__fail(status, "%s; what is done stays in %s, and the same conversion goes on with it",
+                   why.data, c->out_dir);
+    coli__buf_finish(&why);
+    return status;
+}
+
+/* What a recipe and an imatrix add to the facts that decide the result. */
+static coli_status add_guides(const converter *c, coli__buf *facts)
+{
+    if (c->args->recipe) {
+        coli__buf text = {0};
+        coli_status status = coli__recipe_text(c->args->recipe, &text);
+        if (status == COLI_OK)
+            status = coli__buf_printf(facts, "recipe %s\n",
+                                      coli__digest_of(text.data, text.n_bytes).hex);
+        coli__buf_finish(&text);
+        COLI_TRY(status);
+    }
+    return c->imatrix ? coli__buf_printf(facts, "imatrix %s\n", coli__imatrix_digest(c->imatrix))
+                      : COLI_OK;
+}
+
+static coli_status write_dir(converter *c)
+{
+    coli__buf facts = {0};
+    COLI_TRY(plan_memory(c));
+    COLI_TRY(check_disk(c));
+    coli_status status = coli__convert_facts(c->args, &c->checkpoint, c->n_in_max, &facts);
+    if (status == COLI_OK) status = add_guides(c, &facts);
+    if (status == COLI_OK)
+        status = coli__job_open(c->out_dir, facts.data, c->args->note, c->args->user, &c->job);
+    if (status == COLI_OK) {
+        status = write_all(c, facts.data);
+        const bool has_told = c->job.has_told;
+        if (status == COLI_OK) status = publish(c);
+        if (status != COLI_OK) status = leave(c, status, has_told);
+    }
+    coli__buf_finish(&facts);
     return status;
 }
 

@@ -48,15 +48,17 @@ coli_status coli__importance_write(const coli__importance *im, uint64_t n_token,
 
 typedef struct coli__imatrix coli__imatrix;
 
-/* Everything is checked but whether it fits a model.  The file stays mapped: memory is that of a list
- * of its entries.  Errors   E_NOTFOUND, E_FORMAT, E_UNSUPPORTED (a later version), E_IO, E_NOMEM. */
+/* Everything is checked but whether it fits a model.  The file stays mapped, and pages that were read
+ * are given up: memory is that of a list of its entries, and of two of them.
+ * Errors   E_NOTFOUND, E_FORMAT, E_UNSUPPORTED (a later version), E_IO, E_NOMEM. */
 coli_status coli__imatrix_open(const char *path, coli__imatrix **out);
 void coli__imatrix_close(coli__imatrix *m); // NULL is fine
 /* The same from bytes, which are borrowed; `what` names them.  Pure. */
 coli_status coli__imatrix_parse(const char *what, const uint8_t *data, uint64_t n_bytes,
                                 coli__imatrix **out);
 
-const char *coli__imatrix_model(const coli__imatrix *m); // coli__imatrix_tie
+const char *coli__imatrix_model(const coli__imatrix *m);  // coli__imatrix_tie
+const char *coli__imatrix_digest(const coli__imatrix *m); // 32 hex digits: of the whole file
 uint64_t coli__imatrix_n_token(const coli__imatrix *m);
 
 /* How much the columns of a tensor count, out (n_in): 1 in the mean.  False: it was never multiplied. */
