@@ -25,6 +25,7 @@ enum {
     APP_HEAT = 1 << 12,
     APP_REPLAY = 1 << 13,
     APP_PLAN = 1 << 14,
+    APP_IMATRIX = 1 << 15,
     APP_SETTING = 1 << 30 // no command: the options in one argument of `coli bench --compare`
 };
 
@@ -91,6 +92,8 @@ typedef enum app_option_id {
     APP_OPT_EXPERTS,
     APP_OPT_TRUNK,
     APP_OPT_GROUP,
+    APP_OPT_RECIPE,
+    APP_OPT_IMATRIX,
     APP_OPT_CHAT_TEMPLATE,
     /* measuring */
     APP_OPT_PROMPT_FILE,
@@ -185,7 +188,7 @@ typedef struct app_settings {
     uint32_t n, top_k;
     float temp, top_p, min_p, rep_penalty, presence_penalty;
     uint64_t seed;
-    const char *tokenizer, *template, *experts, *trunk, *group, *chat_template;
+    const char *tokenizer, *template, *experts, *trunk, *group, *recipe, *imatrix, *chat_template;
     bool plain, jsonl, settings, json;
     const char *prompt_file, *ids, *teacher_force, *ppl, *dump_logits;
     bool stop;

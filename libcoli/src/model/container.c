@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "../base/threads.h"
+#include "convert_job.h"
 
 enum { CHAT_MAX_BYTES = 1 << 16 };
 
@@ -133,6 +134,15 @@ static coli_status open_into(coli__container *c, const char *dir)
     return COLI_OK;
 }
 
+/* The head of model.coli is written last, so without the end of a conversion it cannot be opened. */
+static coli_status fail_unfinished(const char *dir)
+{
+    return coli__fail(COLI_E_FORMAT,
+                      "%s: is a conversion that was not finished; the same conversion goes on with "
+                      "it",
+                      dir);
+}
+
 coli_status coli__container_open(const char *dir, coli__container **out)
 {
     *out = NULL;
@@ -145,7 +155,8 @@ coli_status coli__container_open(const char *dir, coli__container **out)
         *out = c;
     else
         coli__container_close(c);
-    return status;
+    const bool unfinished = status == COLI_E_NOTFOUND || status == COLI_E_FORMAT;
+    return unfinished && coli__job_is_in(dir) ? fail_unfinished(dir) : status;
 }
 
 void coli__container_close(coli__container *c)
