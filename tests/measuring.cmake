@@ -1,6 +1,7 @@
 # Tests of models with random weights, of the clock, and of `coli bench`.
 coli_test(synth_test unit)
 coli_test(measure_test unit)
+coli_test(expect_test unit)
 coli_test(bench_test golden)
 if(TARGET bench_test)
     add_dependencies(bench_test coli_cli)
