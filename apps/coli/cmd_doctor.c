@@ -256,6 +256,24 @@ static void to_existing(char *path)
     }
 }
 
+/* The file need not be there, its directory must. */
+static void look_at_heat(doctor *d)
+{
+    const char *heat = d->s->heat;
+    if (!heat) return;
+    char *dir = app_format("%s", heat), *slash = strrchr(dir, '/');
+    if (slash) slash[slash == dir] = 0;
+    const bool there = app_system_look(slash ? dir : ".") == APP_PATH_DIR,
+               may = there && (d->s->heat_readonly || app_system_may_write(slash ? dir : "."));
+    find(d, may ? OK : PROBLEM, "heat file",
+         app_format("%s %s", heat,
+                    may     ? "can be kept"
+                    : there ? "cannot be written"
+                            : "is in a directory that is not there"),
+         may ? NULL : app_format("name a place that can be written, or add --heat-readonly"));
+    free(dir);
+}
+
 static void look_at_directories(doctor *d)
 {
     char dir[APP_MAX_PATH];
@@ -274,14 +292,7 @@ static void look_at_directories(doctor *d)
                               "not remembered"),
              may ? NULL : app_format("XDG_STATE_HOME can name another place"));
     }
-    if (!d->s->heat || strlen(d->s->heat) >= sizeof dir) return;
-    strcpy(dir, d->s->heat);
-    if (app_system_look(dir) != APP_PATH_NONE && strrchr(dir, '/')) *strrchr(dir, '/') = 0;
-    to_existing(dir);
-    const bool may = d->s->heat_readonly || app_system_may_write(dir);
-    find(d, may ? OK : PROBLEM, "heat file",
-         app_format("%s %s", d->s->heat, may ? "can be kept" : "cannot be written"),
-         may ? NULL : app_format("name a place that can be written, or add --heat-readonly"));
+    look_at_heat(d);
 }
 
 /* ---- the model ----------------------------------------------------------------------------- */
@@ -342,7 +353,8 @@ static void look_at_model(doctor *d, const char *dir)
                                        .kv = app_kv(d->s)};
     coli_plan_result p = {.struct_size = sizeof p};
     if (coli_plan(dir, &model, &session, &p) != COLI_OK) {
-        find(d, PROBLEM, "model", app_format("%s", coli_error_message()),
+        const char *why = coli_error_message(); // of a backend it goes on for many lines
+        find(d, PROBLEM, "model", app_format("%.*s", (int)strcspn(why, "\n"), why),
              app_format(
                  "`coli verify` tries all of a container; docs/models.md tells how one is made"));
         return;

@@ -139,8 +139,18 @@ static void print_expected(const coli_plan_result *p)
     print_range("a full context", p->tok_s_full_min, p->tok_s_full_max, "tokens per second");
 }
 
+/* Bytes that the smallest formats would need; 0 for a container, which has its formats. */
+static uint64_t least_needed(const char *dir, const coli_plan_opts *opts, const coli_plan_result *p)
+{
+    coli_plan_opts small = *opts;
+    coli_plan_result r = {.struct_size = sizeof r};
+    small.experts = small.trunk = "int4";
+    small.measure = false;
+    return p->is_imagined && coli_plan_make(dir, &small, &r) == COLI_OK ? r.needed_bytes : 0;
+}
+
 /* What helps, by how much. */
-static void hint(const app_settings *s, const coli_plan_result *p)
+static void hint(const app_settings *s, const coli_plan_result *p, uint64_t least_bytes)
 {
     const uint64_t missing =
         p->needed_bytes > p->ram_bytes ? p->needed_bytes - p->ram_bytes : p->needed_bytes;
@@ -149,12 +159,17 @@ static void hint(const app_settings *s, const coli_plan_result *p)
     else if (app_kv(s) == COLI_KV_F32 && p->kv_bytes / 2 >= missing)
         app_hint("--kv f16 makes room for all: keys and values then take %.3f GB less",
                  gb(p->kv_bytes / 2));
+    else if (least_bytes > 0 && least_bytes < p->needed_bytes)
+        app_hint(
+            "--experts int4 --trunk int4 need %.3f GB; as it is %.3f GB more of memory or of VRAM "
+            "hold all",
+            gb(least_bytes), gb(missing));
     else
         app_hint("%.3f GB more of memory or of VRAM hold all", gb(missing));
 }
 
 /* On stderr: what is wrong, and what would help. */
-static void warn(const app_settings *s, const coli_plan_result *p)
+static void warn(const app_settings *s, const coli_plan_result *p, uint64_t least_bytes)
 {
     if (p->fit == COLI_FIT_ALL) return;
     const uint64_t least = p->resident_bytes + p->n_layer * p->expert_bytes;
@@ -171,7 +186,7 @@ static void warn(const app_settings *s, const coli_plan_result *p)
         app_note("memory is not enough for all experts: with those that no device holds %.3f GB "
                  "are needed, %.3f GB may be taken; every token will wait for the disk",
                  gb(p->needed_bytes), gb(p->ram_bytes));
-    hint(s, p);
+    hint(s, p, least_bytes);
 }
 
 /* -- JSON -------------------------------------------------------------------------------------- */
@@ -325,6 +340,6 @@ int cmd_plan(const app_settings *settings)
     else
         print_text(&p);
     app_flush();
-    warn(&s, &p);
+    warn(&s, &p, p.fit == COLI_FIT_ALL ? 0 : least_needed(dir, &opts, &p));
     return p.fit == COLI_FIT_NOT && s.ram.n_bytes > 0 ? APP_FAILED : APP_OK;
 }
