@@ -48,20 +48,20 @@ T_TEST(parameters_are_those_that_are_published)
 T_TEST(the_larger_sisters_run)
 {
     T_BEGIN;
-    for (size_t i = 0; i < N_SIZE; i++) {
+    for (size_t i = 1; i < N_SIZE; i++) { // the 35B's heads are those of many tests
         const coli_synth_opts o = {.struct_size = sizeof o,
                                    .like = sizes[i].like,
                                    .n_layer = 4,
                                    .d_model = 128,
                                    .d_ff = 64,
-                                   .n_expert = 24,
+                                   .n_expert = 16,
                                    .n_vocab = 500};
         char *out = world_path(world_scratch(), "narrow");
         T_OK(coli_synth(out, &o));
         T_OK(coli_verify(out, NULL, NULL));
-        const digest whole = digest_run(out, NULL, 2, 64, 60);
-        T_TRUE(whole.h == digest_run(out, NULL, 1, 1, 60).h);
-        T_TRUE(whole.h == digest_run(out, "scalar", 3, 7, 60).h);
+        const digest whole = digest_run(out, NULL, 2, 64, 40);
+        T_TRUE(whole.h == digest_run(out, NULL, 1, 1, 40).h);
+        T_TRUE(whole.h == digest_run(out, "scalar", 3, 7, 40).h);
         coli_model *m = world_open(out, 1, NULL);
         T_EQ(m->shape.n_expert_used, sizes[i].n_expert_used);
         coli_model_close(m);
