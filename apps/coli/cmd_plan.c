@@ -174,6 +174,14 @@ static void warn(const app_settings *s, const coli_plan_result *p, uint64_t leas
     if (p->fit == COLI_FIT_ALL) return;
     const uint64_t least = p->resident_bytes + p->n_layer * p->expert_bytes;
     const bool asked = s->ram.n_bytes > 0;
+    if (p->fit == COLI_FIT_READS && s->ram_experts && p->needed_bytes <= p->ram_bytes) {
+        app_note("--ram-experts keeps %" PRIu32 " of %" PRIu32
+                 " experts of each layer in memory: every "
+                 "token will wait for the disk",
+                 p->ram_experts, p->n_expert);
+        app_hint("without it all have room");
+        return;
+    }
     if (p->fit == COLI_FIT_NOT && asked)
         app_error("memory is not enough: one expert of each layer and the rest need %.3f GB, %.3f "
                   "GB may be taken",

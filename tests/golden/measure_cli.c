@@ -242,6 +242,10 @@ T_TEST(plan_warns_when_memory_is_short)
     EXPECT(o, has(o.err, " GB, 0.008 GB may be taken\n"));
     EXPECT(o, has(o.err, "hint: 0.0") && has(o.err, "more of memory or of VRAM hold all"));
     forget(&o);
+    o = RUN("coli", "", "plan", MODEL, "--backend", "none", "--ram-experts", "20", "--no-measure");
+    EXPECT(o, o.code == 0 && has(o.err, "--ram-experts keeps 20 of 64 experts of each layer"));
+    EXPECT(o, has(o.err, "\nhint: without it all have room\n"));
+    forget(&o);
 }
 
 /* What plan calls not enough, run refuses, too, before it reads anything. */
