@@ -1,6 +1,7 @@
 # Tests of models with random weights, of the clock, and of `coli bench`.
 coli_test(synth_test unit)
 coli_test(measure_test unit)
+coli_test(expect_test unit)
 coli_test(bench_test golden)
 if(TARGET bench_test)
     add_dependencies(bench_test coli_cli)
@@ -29,4 +30,13 @@ if(TARGET backend_fake)
     add_test(NAME golden.ttft_small COMMAND bench_ttft $<TARGET_FILE:backend_fake>
              ${CMAKE_CURRENT_BINARY_DIR}/ttft-small 2 48 1.02 256 64 64)
     set_tests_properties(golden.ttft_small PROPERTIES LABELS golden FIXTURES_REQUIRED ttft_small)
+endif()
+
+# bench_plan: whether the speed that `coli plan` expects is what `coli bench` then measures; `ctest -C bench -R
+# plan -V`.  It is about the machine, too, so it is no test of every day.
+if(NOT WIN32)
+    coli_test_program(bench_plan bench)
+    add_dependencies(bench_plan coli_cli)
+    add_test(NAME bench.plan COMMAND bench_plan CONFIGURATIONS bench)
+    set_tests_properties(bench.plan PROPERTIES LABELS bench TIMEOUT 1200)
 endif()

@@ -25,7 +25,11 @@ enum {
     APP_HEAT = 1 << 12,
     APP_REPLAY = 1 << 13,
     APP_PLAN = 1 << 14,
-    APP_IMATRIX = 1 << 15,
+    APP_PACK = 1 << 15,
+    APP_UNPACK = 1 << 16,
+    APP_DOCTOR = 1 << 17,
+    APP_REPORT = 1 << 18,
+    APP_IMATRIX = 1 << 19,
     APP_SETTING = 1 << 30 // no command: the options in one argument of `coli bench --compare`
 };
 
@@ -83,6 +87,7 @@ typedef enum app_option_id {
     APP_OPT_PRESENCE_PENALTY,
     APP_OPT_SEED,
     /* tools */
+    APP_OPT_NO_MEASURE,
     APP_OPT_TOKENIZER,
     APP_OPT_PLAIN,
     APP_OPT_JSONL,
@@ -189,7 +194,7 @@ typedef struct app_settings {
     float temp, top_p, min_p, rep_penalty, presence_penalty;
     uint64_t seed;
     const char *tokenizer, *template, *experts, *trunk, *group, *recipe, *imatrix, *chat_template;
-    bool plain, jsonl, settings, json;
+    bool plain, jsonl, settings, json, no_measure;
     const char *prompt_file, *ids, *teacher_force, *ppl, *dump_logits;
     bool stop;
     uint32_t prefill, decode, repeat, context, buffer;

@@ -51,8 +51,9 @@ static void count_experts(coli_model *m)
         m->token_expert_bytes +=
             m->shape.n_expert_used *
             (coli__mat_size(&x->gate) + coli__mat_size(&x->up) + coli__mat_size(&x->down));
-        m->n_mac_body += m->shape.n_expert_used * 3 * (uint64_t)x->d_model * x->d_ff;
+        m->n_mac_experts += m->shape.n_expert_used * 3 * (uint64_t)x->d_model * x->d_ff;
     }
+    m->n_mac_body += m->n_mac_experts;
 }
 
 static coli_status describe(coli_model *m, const char *dir)
@@ -117,7 +118,7 @@ coli_status coli__model_plan_memory(coli_model *m, const coli_model_opts *o,
                           o->ram_experts, ask.n_expert);
     if (o->ram_experts == 0) return COLI_OK;
     m->ram.cap = o->ram_experts;
-    m->ram.holds_all = false; // who says a number wants it kept
+    m->ram.holds_all = m->ram.is_short = false; // who says a number wants it kept
     return COLI_OK;
 }
 
@@ -160,9 +161,20 @@ static void say_what_is_in_memory(const coli_model *m, const coli_model_opts *o)
              coli__container_experts(m->container, 0)->n_expert, pinned,
              (double)m->resident_bytes * 1e-9, why);
     o->note(o->user, line);
-    if (m->ram.is_short && !o->ram_experts)
+    if (m->ram.is_short)
         o->note(o->user, "that is less than the model needs even with one expert of each layer in "
                          "memory: expect the system to swap");
+}
+
+/* Who names a limit wants it kept.  Without one what is free now is a guess: then it is only said. */
+static coli_status too_little(const coli_model *m, const coli_model_opts *o)
+{
+    const uint64_t slots = coli__store_slot_bytes(m->container);
+    return coli__fail(
+        COLI_E_LIMIT,
+        "memory: %llu bytes were allowed; the trunk, a conversation and one expert of "
+        "each layer need %llu",
+        (unsigned long long)o->ram_bytes, (unsigned long long)(m->resident_bytes + slots));
 }
 
 static coli_status open_store(coli_model *m, const coli_model_opts *o)
@@ -175,6 +187,7 @@ static coli_status open_store(coli_model *m, const coli_model_opts *o)
                                  .kv = o->kv};
     coli__state_bytes state;
     COLI_TRY(coli__model_plan_memory(m, o, &session, &state));
+    if (m->ram.is_short && o->ram_bytes) return too_little(m, o);
     if (m->ram.holds_all) return COLI_OK;
     const coli__store_opts opts = {.n_slot = m->ram.cap, .guesses = !o->no_pilot};
     COLI_TRY(coli__store_create(m->container, &opts, &m->store));
@@ -385,10 +398,54 @@ coli_status coli_model_save_heat(const coli_model *m)
     return status;
 }
 
-static coli_status open_container(coli_model *m, const char *dir, const coli_model_opts *o)
+/* Of config.json alone. */
+static coli_status imagine_container(coli_model *m, const char *dir, const char *config_path,
+                                     const coli__model_formats *formats)
+{
+    json_t *config;
+    const char *engine;
+    coli__model_spec spec = {0};
+    COLI_TRY(coli__json_read(config_path, COLI_CONFIG_MAX_BYTES, COLI_CONFIG_MAX_DEPTH, &config));
+    coli_status status = coli__engine_describe(config, &engine, &spec);
+    if (status == COLI_OK)
+        status = coli__container_imagine(dir, engine, config, &spec, formats->experts,
+                                         formats->trunk, &m->container);
+    coli__model_spec_finish(&spec);
+    json_decref(config);
+    return status;
+}
+
+/* Whether there is a file of that name in a directory; its path (coli__free). */
+static coli_status look_for(const char *dir, const char *name, char **path, bool *is_there)
+{
+    COLI_TRY(coli__path_join(dir, name, path));
+    *is_there = coli__path_exists(*path);
+    return COLI_OK;
+}
+
+static coli_status find_container(coli_model *m, const char *dir,
+                                  const coli__model_formats *formats)
+{
+    char *model = NULL, *config = NULL;
+    bool has_model = true, has_config = false;
+    coli_status status = COLI_OK;
+    if (formats) status = look_for(dir, "model.coli", &model, &has_model);
+    if (status == COLI_OK && !has_model)
+        status = look_for(dir, "config.json", &config, &has_config);
+    if (status == COLI_OK && has_config)
+        status = imagine_container(m, dir, config, formats);
+    else if (status == COLI_OK)
+        status = coli__container_open(dir, &m->container);
+    coli__free(model);
+    coli__free(config);
+    return status;
+}
+
+static coli_status open_container(coli_model *m, const char *dir, const coli_model_opts *o,
+                                  const coli__model_formats *formats)
 {
     COLI_TRY(coli__kernels_get(o->isa, &m->kernels));
-    COLI_TRY(coli__container_open(dir, &m->container));
+    COLI_TRY(find_container(m, dir, formats));
     m->engine = coli__engine_by_name(coli__container_engine(m->container));
     if (m->engine) return COLI_OK;
     return coli__fail(COLI_E_UNSUPPORTED,
@@ -396,11 +453,12 @@ static coli_status open_container(coli_model *m, const char *dir, const coli_mod
                       coli__container_engine(m->container));
 }
 
-coli_status coli__model_look(coli_model *m, const char *dir, const coli_model_opts *o)
+coli_status coli__model_look(coli_model *m, const char *dir, const coli_model_opts *o,
+                             const coli__model_formats *formats)
 {
     coli__place_list list;
     COLI_TRY(coli__place_parse(o->place, &list));
-    COLI_TRY(open_container(m, dir, o));
+    COLI_TRY(open_container(m, dir, o, formats));
     COLI_TRY(open_devices(m, o, &list));
     COLI_TRY(m->engine->open(coli__container_config(m->container), m->container, m->kernels,
                              m->tier, &m->weights));
@@ -416,7 +474,7 @@ static coli_status open_parts(coli_model *m, const char *dir, const coli_model_o
                                            "demands: results would differ from other machines");
     coli__place_list list;
     COLI_TRY(coli__place_parse(o->place, &list));
-    COLI_TRY(open_container(m, dir, o));
+    COLI_TRY(open_container(m, dir, o, NULL));
     COLI_TRY(open_devices(m, o, &list));
     COLI_TRY(m->engine->open(coli__container_config(m->container), m->container, m->kernels,
                              m->tier, &m->weights));
