@@ -19,7 +19,7 @@ const app_option app_options[APP_N_OPTION] = {
         DEVICES | APP_TOKENIZE | APP_VERIFY | APP_HEAT, "directory of the model"},
     [APP_OPT_THREADS] = {"threads", "N", APP_U32, FIELD(threads), 0, 1024, NULL, "0, one per processor",
         DEVICES | APP_CONVERT | APP_SYNTH | APP_REPLAY, "compute threads"},
-    [APP_OPT_ISA] = {"isa", "NAME", APP_CHOICE, FIELD(isa), 0, 0, "scalar|avx2|avxvnni|avx512|neon|i8mm",
+    [APP_OPT_ISA] = {"isa", "NAME", APP_CHOICE, FIELD(isa), 0, 0, "scalar|avx2|avxvnni|avx512|amx|neon|i8mm",
         "the best there is", DEVICES,
         "instruction set of the kernels; all give the same bytes"},
     [APP_OPT_CTX] = {"ctx", "N", APP_U32, FIELD(ctx), 0, 1048576, NULL,

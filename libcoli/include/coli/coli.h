@@ -78,7 +78,8 @@ typedef enum coli_replan_with {
 typedef struct coli_model_opts {
     uint32_t struct_size;
     uint32_t n_threads; /* compute threads, the caller's included; 0: one per usable processor */
-    /* "scalar", "avx2", "avxvnni", "avx512", "neon", "i8mm"; NULL: the best this processor has */
+    /* "scalar", "avx2", "avxvnni", "avx512", "amx", "neon", "i8mm"; NULL: the best this processor has,
+     * which for "amx" is tried when the first model is opened */
     const char *isa;
     /* Devices.  NULL: a GPU, if a backend finds one that works.  "none": the processor alone.  The
      * name of a backend ("cuda"), or the path of its file: E_UNSUPPORTED with all reasons when it

@@ -46,6 +46,10 @@ int coli__thread_start(pthread_t *thread, void *(*start)(void *), void *arg);
 /* Processors this process may run on (affinity and cgroup quota included), at least 1. */
 uint32_t coli__n_processor(void);
 
+/* Ask the system for the right to use AMX's tiles, for the whole process; false: it refuses or knows
+ * none.  Once is enough, more do no harm.  Signal stacks that are too small for tiles make it refuse. */
+bool coli__tiles_permit(void);
+
 /* Monotonic time. */
 uint64_t coli__clock_ns(void);
 
