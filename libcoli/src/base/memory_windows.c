@@ -29,6 +29,18 @@ void coli__pages_bring(const void *data, uint64_t n_bytes)
     for (uint64_t at = 0; at < n_bytes; at += PAGE) (void)*(const volatile uint8_t *)(bytes + at);
 }
 
+/* A view of a file cannot be replaced in part. */
+bool coli__pages_can_be_huge(void)
+{
+    return false;
+}
+
+uint64_t coli__pages_copy_huge(const void *data, uint64_t n_bytes)
+{
+    (void)data, (void)n_bytes;
+    return 0;
+}
+
 /* Huge pages need a right that users do not have: ordinary ones do. */
 coli_status coli__pages_take(uint64_t n_bytes, void **out)
 {
