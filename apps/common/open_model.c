@@ -185,6 +185,7 @@ coli_model_opts app_model_opts(const app_settings *s, uint32_t what)
         .ram_experts = s->ram_experts,
         .pin_bytes = s->pin.n_bytes,
         .no_pilot = s->no_pilot,
+        .no_numa = s->no_numa,
         .huge_pages = huge_pages(s),
         .no_warmstart = s->no_warmstart,
         .home = s->home && strcmp(s->home, "layer") == 0 ? COLI_HOME_LAYER : COLI_HOME_EXPERT,

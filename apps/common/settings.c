@@ -63,6 +63,8 @@ const app_option app_options[APP_N_OPTION] = {
     [APP_OPT_HUGE_PAGES] = {"huge-pages", "WHEN", APP_CHOICE, FIELD(huge_pages), 0, 0, "auto|on|off",
         "auto, if they are large and memory has room for them twice", DEVICES,
         "copy the dense weights into huge pages, which are read faster, where the system has some"},
+    [APP_OPT_NO_NUMA] = {"no-numa", NULL, APP_FLAG, FIELD(no_numa), 0, 0, NULL, NULL, DEVICES,
+        "where processors and memory stand in several nodes, do not deal threads and weights out to them"},
     [APP_OPT_REPLAN] = {"replan", NULL, APP_FLAG, FIELD(replan), 0, 0, NULL, NULL, DEVICES,
         "let each prompt's own routing decide which experts the devices hold"},
     [APP_OPT_REPLAN_MAX] = {"replan-max", "N", APP_U32, FIELD(replan_max), 0, 4096, NULL, "0, 24", DEVICES,

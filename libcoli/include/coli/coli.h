@@ -133,6 +133,7 @@ typedef struct coli_model_opts {
      * of each device, if at least so many of the rows use them; 0: none do; COLI_STREAM_AUTO: those of
      * which it is known to save time. */
     uint32_t stream_rows;
+    bool no_numa;    /* where memory stands in several nodes, leave threads and pages to the system */
     uint32_t huge_pages; /* coli_huge */
 } coli_model_opts;
 #define COLI_STREAM_AUTO UINT32_MAX

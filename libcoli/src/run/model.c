@@ -410,7 +410,7 @@ static coli_status open_parts(coli_model *m, const char *dir, const coli_model_o
     COLI_TRY(describe(m, dir));
     COLI_TRY(coli__companions_read(dir, coli__container_config(m->container), m->shape.n_vocab,
                                    &m->beside));
-    COLI_TRY(coli__pool_create(o->n_threads, &m->pool));
+    COLI_TRY(coli__pool_create_on(o->n_threads, &m->numa, &m->pool));
     COLI_TRY(fill(m, o, &list));
     COLI_TRY(coli__model_load_trunk(m, o));
     return coli__container_check_whole(m->container);
@@ -428,7 +428,10 @@ coli_status coli_model_open(const char *dir, const coli_model_opts *opts, coli_m
     if (!m) return COLI_E_NOMEM;
     pthread_mutex_init(&m->mu, NULL);
     const coli__fp fp = coli__fp_enter();
+    if (!o.no_numa) coli__numa_find(&m->numa);
+    const coli__numa_policy policy = coli__numa_spread(&m->numa); // the pool's, too
     const coli_status status = open_parts(m, dir, &o);
+    coli__numa_restore(policy);
     coli__fp_leave(fp);
     if (status != COLI_OK) {
         // nothing was learned, and the counters were halved at the start: the file stays as it is

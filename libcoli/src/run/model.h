@@ -17,6 +17,7 @@ struct coli_model {
     coli__container *container;
     const coli__engine *engine;
     void *weights; // the engine's
+    coli__numa numa;
     const coli__kernels *kernels;
     coli__devices *devices;  // NULL: none
     coli__tier *tier;        // on them
