@@ -57,7 +57,7 @@ uint32_t coli__n_processor(void)
 }
 
 /* Linux saves tiles (8 KiB) only for processes that want them.  Its numbers, from asm/prctl.h and
- * asm/fpu/types.h, are newer than some systems' headers.  On Windows programs are asked to do without. */
+ * asm/fpu/types.h, are newer than some systems' headers. */
 bool coli__tiles_permit(void)
 {
 #if defined(__linux__) && defined(__x86_64__)

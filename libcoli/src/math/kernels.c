@@ -46,9 +46,10 @@ static const feature avx512_needs[] = {
     {"AVX512DQ", 7, 1, 17, ZMM, 0}, {"AVX512BW", 7, 1, 30, ZMM, 0},
     {"AVX512VL", 7, 1, 31, ZMM, 0}, {"AVX512_VNNI", 7, 2, 11, ZMM, 0},
     {NULL, 0, 0, 0, 0, 0}};
-/* Besides those of AVX-512. */
+#ifdef COLI_AMX // besides those of AVX-512
 static const feature amx_needs[] = {
     {"AMX_TILE", 7, 3, 24, TILES, 0}, {"AMX_INT8", 7, 3, 25, TILES, 0}, {NULL, 0, 0, 0, 0, 0}};
+#endif
 
 static uint32_t enabled_state(void) // XCR0, 0 when it cannot be read
 {
@@ -76,6 +77,7 @@ static const char *missing(const feature *need)
     return NULL;
 }
 
+#ifdef COLI_AMX
 static const char *missing_for_tiles(void)
 {
     const char *what = missing(avx512_needs);
@@ -99,6 +101,7 @@ static const char *missing_amx(const char *isa)
     pthread_once(&race_once, race_tiles);
     return tiles_win ? NULL : "advantage over avx512";
 }
+#endif
 
 #elif defined(__aarch64__)
 
@@ -139,7 +142,9 @@ coli_status coli__kernels_get(const char *isa, const coli__kernels **out)
 {
     const entry entries[] = { // best first
 #if defined(__x86_64__)
+#ifdef COLI_AMX
         {&coli__kernels_amx, missing_amx(isa)},
+#endif
         {&coli__kernels_avx512, missing(avx512_needs)},
         {&coli__kernels_avxvnni, missing(avxvnni_needs)},
         {&coli__kernels_avx2, missing(avx2_needs)},
@@ -161,8 +166,10 @@ coli_status coli__kernels_get(const char *isa, const coli__kernels **out)
     }
     for (size_t i = 0; coli__kernels_names[i]; i++)
         if (strcmp(isa, coli__kernels_names[i]) == 0)
-            return coli__fail(COLI_E_UNSUPPORTED, "instruction set %s: not an %s processor", isa,
-                              isa[0] == 'a' ? "x86-64" : "aarch64");
+            return coli__fail(COLI_E_UNSUPPORTED, "instruction set %s: not an %s", isa,
+                              strncmp(isa, "avx", 3) == 0 ? "x86-64 processor"
+                              : strcmp(isa, "amx") == 0   ? "x86-64 processor under Linux"
+                                                          : "aarch64 processor");
     return coli__fail(COLI_E_INVALID,
                       "instruction set \"%.31s\": expected scalar, avx2, avxvnni, avx512, amx, "
                       "neon or i8mm",

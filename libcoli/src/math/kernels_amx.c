@@ -148,9 +148,7 @@ INLINE void count_pair(work *w, const block *b, uint32_t p, uint64_t g, const vf
     while (pair >> n_carry & 1) n_carry++;
     for (uint32_t r = 0; r < b->n_row; r++) {
         vf v = __builtin_convertvector(w->sums[0][r], vf) * (scale[0] * b->d[r][g]);
-        if (is_half)
-            v = v + 0.0f;
-        else
+        if (!is_half)
             v = v + __builtin_convertvector(w->sums[1][r], vf) * (scale[1] * b->d[r][g + 1]);
         for (uint32_t i = 0; i < n_carry; i++) v = w->level[p][i][r] + v;
         w->level[p][n_carry][r] = v;

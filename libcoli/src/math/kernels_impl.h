@@ -78,13 +78,13 @@ extern const coli__kernels coli__kernels_scalar;
 extern const coli__kernels coli__kernels_avx2;
 extern const coli__kernels coli__kernels_avxvnni;
 extern const coli__kernels coli__kernels_avx512;
-extern const coli__kernels coli__kernels_amx;
+extern const coli__kernels coli__kernels_amx; // with COLI_AMX, as the next two
 #elif defined(__aarch64__)
 extern const coli__kernels coli__kernels_neon;
 extern const coli__kernels coli__kernels_i8mm;
 #endif
 
-/* kernels_amx.c: the one function that table has of its own. */
+/* kernels_amx.c: the function that this table has of its own, and what it can do at best. */
 void coli__amx_matmul(const coli__matmul_args *a);
 uint64_t coli__amx_peak(uint32_t n_round, uint64_t *sink); // as coli__peak.run
 enum { COLI__AMX_MIN_ROWS = 8 };                           // it multiplies no fewer by tiles
