@@ -16,7 +16,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "file.h"
+#include "file_os.h"
 
 enum { MAX_TEXT = 1 << 16 };
 
@@ -140,12 +140,9 @@ enum { HUGE_BYTES = 2 << 20 }; // of x86-64, and of aarch64 with pages of 4 KiB
 
 bool coli__pages_can_be_huge(void)
 {
-    coli__buf text = {0};
-    const bool can =
-        coli__file_read("/sys/kernel/mm/transparent_hugepage/enabled", 256, &text) == COLI_OK &&
-        text.data && !strstr(text.data, "[never]");
-    coli__buf_finish(&text);
-    return can;
+    char text[256];
+    return coli__os_text("/sys/kernel/mm/transparent_hugepage/enabled", text, sizeof text) &&
+           !strstr(text, "[never]");
 }
 
 /* Memory of its own at a multiple of a huge page; NULL: there is none. */

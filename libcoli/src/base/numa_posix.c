@@ -13,7 +13,7 @@
 #include <sys/syscall.h>
 #endif
 
-#include "file.h"
+#include "file_os.h"
 
 #ifdef __linux__
 
@@ -43,11 +43,8 @@ coli__numa_sys coli__numa_calls = {get_policy, set_policy, bind_thread};
 /* The list in a file of the system's; false when it is not there or no list. */
 static bool list_in(const char *path, coli__bits *out)
 {
-    coli__buf text = {0};
-    const bool found = coli__file_read(path, 1 << 16, &text) == COLI_OK &&
-                       coli__bits_parse(text.data ? text.data : "", out);
-    coli__buf_finish(&text);
-    return found;
+    char text[4096]; // enough for each second number below COLI__MAX_BIT
+    return coli__os_text(path, text, sizeof text) && coli__bits_parse(text, out);
 }
 
 void coli__numa_find_under(const char *root, const coli__bits *ours, coli__numa *out)
