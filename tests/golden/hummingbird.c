@@ -332,12 +332,12 @@ T_TEST(converted_anew)
     T_FLE(t.most, 0.90);
     score f = {0}, s = {0};
     diverge(dir, &f, &s);
-    T_FLE(s.kl, RTN_KL);
+    T_FLE(s.kl, 0.8 * RTN_KL); // measured: 0.69
     T_FGE((double)s.n_same_top / (double)s.n_row, RTN_TOP);
     free(dir);
 }
 
-/* The promise is 0.8 of the KL of amax rounding; measured: 0.5.  Calibrated on the model's own words, which
+/* Measured: 0.47 of the KL of amax rounding.  Calibrated on the model's own words, which
  * are not those of ppl.jsonl. */
 T_TEST(calibrated)
 {
@@ -357,7 +357,7 @@ T_TEST(calibrated)
     T_OK(coli_convert(checkpoint(), dir, &opts));
     score f = {0}, q = {0};
     diverge(dir, &f, &q);
-    T_FLE(q.kl, 0.8 * RTN_KL);
+    T_FLE(q.kl, 0.6 * RTN_KL);
     T_FGE((double)q.n_same_top / (double)q.n_row, RTN_TOP);
     free(imatrix);
     free(dir);

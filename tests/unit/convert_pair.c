@@ -123,7 +123,7 @@ static void compare_some(const coli__mat *mat, const coli__weight *w)
             if (e.scale == 0)
                 T_FLE(error, 0); // bf16 and f32, as they were
             else if (e.code != e.code_max && e.code != e.code_min)
-                T_FLE(error, e.scale * 0.5001);
+                T_FLE(error, fabs(e.scale) * 0.5001);
         }
     }
     free(row);

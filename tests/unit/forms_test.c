@@ -305,8 +305,8 @@ static void compare(const char *what, const truth *t, const coli__mat *mat)
             if (mat->fmt.type == COLI_W_BF16) allowed = fabs(x) * 0x1p-8;
             if (coli__wfmt_is_quant(mat->fmt))
                 allowed = e.code == e.code_max || e.code == e.code_min
-                              ? fmax(e.scale / 2, 0.45 * fabs(x))
-                              : e.scale * 0.5001;
+                              ? fmax(fabs(e.scale) / 2, 0.45 * fabs(x))
+                              : fabs(e.scale) * 0.5001;
             if (fabs(e.value - x) > allowed)
                 fail_msg("%s: %s: row %u, column %u: %.9g against %.9g", what, t->name, r, c,
                          e.value, x);

@@ -123,7 +123,7 @@ static uint16_t f32_to_bf16(float x) // finite; to nearest, ties to even
 static void store_scale(coli__wfmt fmt, uint8_t *scales, uint32_t r, float scale, int32_t scale_exp)
 {
     if (fmt.scale_f16) {
-        const uint16_t h = coli__scale_to_f16(scale * coli_pow2(-scale_exp));
+        const uint16_t h = coli_f32_to_f16(scale * coli_pow2(-scale_exp));
         memcpy(scales + 2 * r, &h, sizeof h);
     } else {
         memcpy(scales + 4 * r, &scale, sizeof scale);
@@ -131,12 +131,11 @@ static void store_scale(coli__wfmt fmt, uint8_t *scales, uint32_t r, float scale
 }
 
 static void store_codes(coli__wfmt fmt, uint8_t *codes, uint32_t r, const float *w, uint32_t n,
-                        float scale)
+                        float scale, coli__codes codes_of)
 {
-    const coli__codes range = coli__codes_of(fmt);
     const float inverse = coli__scale_inverse(scale);
     for (uint32_t c = 0; c < n; c++) {
-        const int32_t v = (int32_t)coli__code_of(w[c], inverse, range);
+        const int32_t v = (int32_t)coli__code_of(w[c], inverse, codes_of);
         if (fmt.type == COLI_W_I8) {
             codes[c / 4 * 64 + 4 * r + c % 4] = (uint8_t)(v + 128);
         } else {
@@ -194,11 +193,10 @@ static coli_status pack_float(const coli__pack_args *a)
 /* Whether these weights are codes of the format times `scale`, which it stores as it is. */
 static bool on_grid(const coli__group *g, float scale)
 {
-    if (!(scale > 0.0f) || coli__scale_stored(g->fmt, scale, g->scale_exp) != scale) return false;
-    const coli__codes codes = coli__codes_of(g->fmt);
+    if (scale == 0.0f || coli__scale_stored(g->fmt, scale, g->scale_exp) != scale) return false;
     const float inverse = coli__scale_inverse(scale);
     for (uint32_t i = 0; i < g->n; i++)
-        if (coli__code_of(g->w[i], inverse, codes) * scale != g->w[i]) return false;
+        if (coli__code_of(g->w[i], inverse, g->codes) * scale != g->w[i]) return false;
     return true;
 }
 
@@ -236,14 +234,17 @@ static coli_status check_fits(const coli__pack_args *a, uint32_t r, uint32_t beg
                       begin + n - 1, (double)amax, (double)largest);
 }
 
-/* The grid's own scale where it serves, else the best. */
-static float choose_scale(const coli__pack_args *a, const coli__group *g, uint32_t r,
-                          uint32_t begin)
+/* The grid's own scale where it serves, else the best.  A grid may have int8's -128, which kernels read
+ * like any other code, but which what we round never needs. */
+static float choose_scale(const coli__pack_args *a, coli__group *g, uint32_t r, uint32_t begin)
 {
+    const coli__codes codes = g->codes;
     if (a->grid) {
         const float scale = a->grid[(size_t)r * (a->n_in / 32) + begin / 32];
+        if (g->fmt.type == COLI_W_I8) g->codes.lo = -128.0f;
         if (on_grid(g, scale)) return scale;
     }
+    g->codes = codes;
     return coli__scale_best(g);
 }
 
@@ -255,18 +256,19 @@ static coli_status pack_row(const coli__pack_args *a, const coli__layout *l, uin
     for (uint32_t begin = 0, n; begin < a->n_in; begin += n) {
         n = a->n_in - begin < span ? a->n_in - begin : span;
         COLI_TRY(check_fits(a, r, begin, n));
-        const coli__group g = {.w = a->w + r * a->ld + begin,
-                               .importance = a->importance ? a->importance + begin : NULL,
-                               .n = n,
-                               .fmt = fmt,
-                               .scale_exp = a->scale_exp};
+        coli__group g = {.w = a->w + r * a->ld + begin,
+                         .importance = a->importance ? a->importance + begin : NULL,
+                         .n = n,
+                         .fmt = fmt,
+                         .codes = coli__codes_of(fmt),
+                         .scale_exp = a->scale_exp};
         const float scale = choose_scale(a, &g, r, begin);
         if (a->error) count_error(&g, scale, a->error);
         uint8_t *group = a->out + l->first_group + begin / fmt.group * l->group_bytes;
         store_scale(fmt, fmt.per_row ? a->out : group, r, scale, a->scale_exp);
         for (uint32_t c = 0, m; c < n; c += m, group += l->group_bytes) {
             m = n - c < fmt.group ? n - c : fmt.group;
-            store_codes(fmt, group + l->code_offset, r, g.w + c, m, scale);
+            store_codes(fmt, group + l->code_offset, r, g.w + c, m, scale, g.codes);
         }
     }
     return COLI_OK;
@@ -356,10 +358,11 @@ static coli_status check_quant(const coli__mat *m)
         const uint8_t *scales = m->data + row / COLI_PANEL * l.panel_bytes;
         for (uint64_t g = 0; g < (m->fmt.per_row ? 1 : l.n_group); g++, scales += l.group_bytes) {
             const float scale = coli__scale_at(m->fmt, scales, row % COLI_PANEL, pow2);
-            if (!coli__scale_is_valid(scale) || coli_bits(scale) >> 31)
+            if (!coli__scale_is_valid(scale))
                 return coli__fail(COLI_E_FORMAT,
-                                  "row %u, group %llu: scale %g, expected 0 or 2^-40 to 2^10", row,
-                                  (unsigned long long)g, (double)scale);
+                                  "row %u, group %llu: scale %g, expected 0 or 2^-40 to 2^10 with "
+                                  "either sign",
+                                  row, (unsigned long long)g, (double)scale);
         }
     }
     return COLI_OK;

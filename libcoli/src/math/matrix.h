@@ -12,7 +12,8 @@
  *         I4   chunk c holds columns 8c..8c+3 in the low nibbles and
  *                                    8c+4..8c+7 in the high nibbles,    stored as value + 8
  *
- * A weight is value * scale, scale = stored scale * 2^scale_exp; scales are 0 or in [2^-40, 2^10].
+ * A weight is value * scale, scale = stored scale * 2^scale_exp; scales are 0 or of a magnitude in
+ * [2^-40, 2^10], with either sign.
  * An all-padding element stores the code of value 0.
  *
  * Float (F32, BF16).  Row-major; each row padded with zeros to a multiple of 16 elements.
@@ -95,14 +96,15 @@ typedef struct coli__pack_args {
     size_t ld;
     int32_t scale_exp; // the matrix's power of two (see coli__scale_exp_for)
     /* For weights that may be small integers times a scale per 32 columns already: these scales
-     * (n_row, n_in / 32), not negative; fmt has groups of 32.  NULL: nothing is known. */
+     * (n_row, n_in / 32), of either sign; fmt has groups of 32.  NULL: nothing is known. */
     const float *grid;
     const float *importance; // (n_in) how much a column's squared error counts; NULL: all alike
     coli__pack_error *error; // what was done is added to it; NULL: nobody asks
     uint8_t *out;            // panel_bytes, every byte is written
 } coli__pack_args;
 
-/* Quantise or copy up to 16 rows into one panel.  Half to even to -8..7 (int4) or -127..127 (int8).
+/* Quantise or copy up to 16 rows into one panel.  Half to even to -8..7 (int4) or -127..127 (int8;
+ * -128, too, where it is on the grid).
  * The scale of each group, or of each row, is searched for the least squared error, in the form in
  * which it is stored, and never has more than amax/7 (or amax/127); where the format holds the
  * codes of a group of the grid and its scale, it is that one.  E_NUMERIC with row and column for a
@@ -119,8 +121,8 @@ bool coli__scale_exp_for(coli__wfmt fmt, float amax_max, float amax_min, int32_t
 /* One row back as f32: out (n_in).  For the embedding, tests and tools. */
 void coli__mat_row(const coli__mat *m, uint32_t row, float *out);
 
-/* Every stored scale is 0 or in [2^-40, 2^10] and scale_exp in -60..60, every float weight is
- * finite and its padding zero; else E_FORMAT with the row. */
+/* Every stored scale is 0 or of a magnitude in [2^-40, 2^10], scale_exp in -60..60, every float
+ * weight finite and its padding zero; else E_FORMAT with the row. */
 coli_status coli__mat_check(const coli__mat *m);
 
 #endif

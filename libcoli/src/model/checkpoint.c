@@ -308,18 +308,22 @@ static coli_status find_experts(coli__checkpoint *c, const coli__expert_spec *s,
 
 /* -- the same in a GGUF file ------------------------------------------------------------------- */
 
-/* The tensor that the family has under this name, if it is there; its view is remembered in c. */
-static const coli__gguf_view *find_view(coli__checkpoint *c, const char *name,
-                                        coli__gguf_place *place)
+/* The tensor that the family has under this name; NULL if it is not there.  Its view is remembered in
+ * c. */
+static coli_status find_view(coli__checkpoint *c, const char *name, coli__gguf_place *place,
+                             const coli__gguf_view **out)
 {
+    coli__gguf_view *v = &c->views[c->n_view];
     *place = (coli__gguf_place){0};
-    if (!c->family->place(c->gguf, name, place)) return NULL;
-    const coli__gguf_tensor *t = coli__gguf_find(c->gguf, place->name);
-    if (!t) return NULL;
-    c->used[t - coli__gguf_at(c->gguf, 0)] = true;
-    coli__gguf_view *v = &c->views[c->n_view++];
-    *v = (coli__gguf_view){t, place->form, place->rows, place->cols};
-    return v;
+    *out = NULL;
+    if (!c->family->place(c->gguf, name, place)) return COLI_OK;
+    COLI_TRY(coli__gguf_view_find(c->gguf, place, v));
+    if (!v->tensor) return COLI_OK;
+    c->used[v->tensor - coli__gguf_at(c->gguf, 0)] = true;
+    if (v->scale) c->used[v->scale - coli__gguf_at(c->gguf, 0)] = true;
+    c->n_view++;
+    *out = v;
+    return COLI_OK;
 }
 
 static coli_status missing_view(const coli__checkpoint *c, const char *name,
@@ -349,7 +353,8 @@ static coli_status find_gguf_tensor(coli__checkpoint *c, const coli__tensor_spec
                                     coli__weight *w)
 {
     coli__gguf_place place;
-    const coli__gguf_view *v = find_view(c, s->name, &place);
+    const coli__gguf_view *v;
+    COLI_TRY(find_view(c, s->name, &place, &v));
     if (!v) return missing_view(c, s->name, &place);
     *w = (coli__weight){.view = v, .n_out = s->n_out, .n_in = s->n_in};
     const uint64_t shape[2] = {s->n_out, s->n_in};
@@ -371,7 +376,7 @@ static coli_status find_gguf_experts(coli__checkpoint *c, const coli__expert_spe
     for (int i = 0; i < 4; i++) {
         char name[NAME_BYTES];
         snprintf(name, sizeof name, "%s%s", s->prefix, parts[i]);
-        v[i] = find_view(c, name, &place[i]);
+        COLI_TRY(find_view(c, name, &place[i], &v[i]));
         const uint64_t shape[3] = {s->n_expert,
                                    i == 2   ? s->d_model
                                    : i == 3 ? 2 * s->d_ff
@@ -445,35 +450,69 @@ static coli_status note_unknown(uint32_t n, const char *const *names, coli__buf 
     return n > 3 ? coli__buf_str(line, ", ...") : COLI_OK;
 }
 
+/* A file's tensors that the model does without, by what they are. */
+typedef struct skipped {
+    const char *what;
+    uint32_t n;
+} skipped;
+
+enum { MAX_SKIPPED = 4 };
+
+static void count_skipped(skipped *list, const char *what)
+{
+    uint32_t i = 0;
+    while (i + 1 < MAX_SKIPPED && list[i].what && strcmp(list[i].what, what) != 0) i++;
+    list[i].what = what;
+    list[i].n++;
+}
+
+static coli_status note_gguf_skipped(const skipped *list, coli__buf *line)
+{
+    for (uint32_t i = 0; i < MAX_SKIPPED && list[i].what; i++)
+        COLI_TRY(coli__buf_printf(line, "%s%u %s tensor%s", i ? " and " : "skipped ", list[i].n,
+                                  list[i].what, list[i].n == 1 ? "" : "s"));
+    return COLI_OK;
+}
+
+/* Multipliers of weights that no weight above took: leaving them out would change the model. */
+static coli_status check_no_scale(const coli__gguf_tensor *t)
+{
+    const size_t n = strlen(t->name);
+    if (n < 5 || strcmp(t->name + n - 5, "scale") != 0) return COLI_OK;
+    return coli__fail(COLI_E_UNSUPPORTED,
+                      "%s: tensor %s: is a scale of weights, and how it counts is "
+                      "not known here",
+                      t->file, t->name);
+}
+
 /* Tensors of a GGUF file that nobody asked for. */
 static coli_status sort_gguf_left_over(coli__checkpoint *c, void (*note)(void *, const char *),
                                        void *user)
 {
-    uint32_t n_skipped = 0, n_unknown = 0;
-    const char *unknown[3], *skipped = NULL;
+    skipped list[MAX_SKIPPED] = {{0}};
+    uint32_t n_unknown = 0;
+    const char *unknown[3];
     for (uint32_t i = 0; i < coli__gguf_count(c->gguf); i++) {
         if (c->used[i]) continue;
-        const char *name = coli__gguf_at(c->gguf, i)->name;
-        const char *what = c->family->skips(c->gguf, name);
+        const coli__gguf_tensor *t = coli__gguf_at(c->gguf, i);
+        const char *what = c->family->skips(c->gguf, t->name);
         if (what) {
-            skipped = what;
-            n_skipped++;
+            count_skipped(list, what);
             continue;
         }
-        if (n_unknown < 3) unknown[n_unknown] = name;
+        COLI_TRY(check_no_scale(t));
+        if (n_unknown < 3) unknown[n_unknown] = t->name;
         n_unknown++;
     }
-    coli__buf line = {0};
-    coli_status status = COLI_OK;
-    if (note && skipped) {
-        status = coli__buf_printf(&line, "skipped %u %s tensor%s", n_skipped, skipped,
-                                  n_skipped == 1 ? "" : "s");
-        if (status == COLI_OK) note(user, line.data);
-        coli__buf_finish(&line);
-    }
-    if (status == COLI_OK) status = note_unknown(n_unknown, unknown, &line);
-    if (status == COLI_OK && note && line.data) note(user, line.data);
-    coli__buf_finish(&line);
+    if (!note) return COLI_OK;
+
+    coli__buf skipped_line = {0}, unknown_line = {0};
+    coli_status status = note_gguf_skipped(list, &skipped_line);
+    if (status == COLI_OK) status = note_unknown(n_unknown, unknown, &unknown_line);
+    if (status == COLI_OK && skipped_line.data) note(user, skipped_line.data);
+    if (status == COLI_OK && unknown_line.data) note(user, unknown_line.data);
+    coli__buf_finish(&skipped_line);
+    coli__buf_finish(&unknown_line);
     return status;
 }
 
@@ -610,7 +649,6 @@ static coli_status open_gguf_into(coli__checkpoint *c, coli__gguf_family_fn fami
                                   coli__describe_fn describe, void (*note)(void *, const char *),
                                   void *user)
 {
-    COLI_TRY(coli__gguf_open(c->dir, &c->gguf));
     COLI_TRY(family(c->gguf, &c->family));
     COLI_TRY(c->family->config(c->gguf, &c->config_text));
     json_t *config = NULL;
@@ -627,15 +665,26 @@ static coli_status open_gguf_into(coli__checkpoint *c, coli__gguf_family_fn fami
     return sort_gguf_left_over(c, note, user);
 }
 
+coli_status coli__checkpoint_of_gguf(coli__gguf *g, coli__gguf_family_fn family,
+                                     coli__describe_fn describe,
+                                     void (*note)(void *user, const char *line), void *user,
+                                     coli__checkpoint *out)
+{
+    *out = (coli__checkpoint){.dir = coli__gguf_path(g), .gguf = g};
+    const coli_status status = open_gguf_into(out, family, describe, note, user);
+    if (status != COLI_OK) coli__checkpoint_finish(out);
+    return status;
+}
+
 coli_status coli__checkpoint_open_gguf(const char *path, coli__gguf_family_fn family,
                                        coli__describe_fn describe,
                                        void (*note)(void *user, const char *line), void *user,
                                        coli__checkpoint *out)
 {
-    *out = (coli__checkpoint){.dir = path};
-    const coli_status status = open_gguf_into(out, family, describe, note, user);
-    if (status != COLI_OK) coli__checkpoint_finish(out);
-    return status;
+    coli__gguf *g;
+    *out = (coli__checkpoint){0};
+    COLI_TRY(coli__gguf_open(path, &g));
+    return coli__checkpoint_of_gguf(g, family, describe, note, user, out);
 }
 
 void coli__checkpoint_finish(coli__checkpoint *c)

@@ -51,6 +51,11 @@ coli_status coli__checkpoint_open_gguf(const char *path, coli__gguf_family_fn fa
                                        coli__describe_fn describe,
                                        void (*note)(void *user, const char *line), void *user,
                                        coli__checkpoint *out);
+/* The same for one that is open.  g is handed over, also when this fails. */
+coli_status coli__checkpoint_of_gguf(coli__gguf *g, coli__gguf_family_fn family,
+                                     coli__describe_fn describe,
+                                     void (*note)(void *user, const char *line), void *user,
+                                     coli__checkpoint *out);
 void coli__checkpoint_finish(coli__checkpoint *c);
 /* What the lists of tensors and experts take, besides the mappings. */
 uint64_t coli__checkpoint_memory_bytes(const coli__checkpoint *c);

@@ -158,7 +158,7 @@ static range measure(const piece *p, const float *rows, const float *scales, uin
                 amax = fabsf(rows[i]) > amax ? fabsf(rows[i]) : amax;
             if (amax > 0 && amax < r.min) r.min = amax;
             if (scales && amax > 0) { // codes need not go to their end
-                const float full = scales[begin / 32] * code_max;
+                const float full = fabsf(scales[begin / 32]) * code_max;
                 if (full < r.min) r.min = full;
                 if (full > amax) amax = full;
             }
@@ -477,7 +477,7 @@ static coli__wfmt exact_for_all(const coli__expert_spec *s, const coli__weight *
 {
     const coli__wfmt first = source_format(&weights[part]);
     for (uint32_t e = 1; e < s->n_expert; e++)
-        if (source_format(&weights[3 * e + part]).type != first.type)
+        if (!same_format(source_format(&weights[3 * e + part]), first))
             return (coli__wfmt){.type = COLI_W_F32};
     return first;
 }

@@ -104,6 +104,8 @@ coli_status coli__gguf_text_or_null(const coli__gguf *g, const char *key, coli__
 /* -- numbers (gguf_kinds.c) -------------------------------------------------------------------- */
 
 const coli__gguf_kind *coli__gguf_kind_of(uint32_t id); // NULL when unknown
+/* The name of a kind that one program alone writes and nobody here reads, for messages; or NULL. */
+const char *coli__gguf_foreign_kind(uint32_t id);
 bool coli__gguf_is_readable(const coli__gguf_kind *kind);
 bool coli__gguf_has_grid(const coli__gguf_kind *kind); // see coli__gguf_scales
 
@@ -111,8 +113,8 @@ bool coli__gguf_has_grid(const coli__gguf_kind *kind); // see coli__gguf_scales
  * kind's block.  E_UNSUPPORTED names the kind that cannot be read, E_INVALID is out of range. */
 coli_status coli__gguf_to_f32(const coli__gguf_tensor *t, uint64_t first, uint64_t n, float *out);
 
-/* Kinds whose 32 consecutive numbers are small integers times one scale ("has_grid"): the sizes of
- * the scales of elements [first, first + n), one per 32, never negative.  first and n as above. */
+/* Kinds whose 32 consecutive numbers are small integers times one scale ("has_grid"): the scales of
+ * elements [first, first + n), one per 32, of either sign.  first and n as above. */
 void coli__gguf_scales(const coli__gguf_tensor *t, uint64_t first, uint64_t n, float *out);
 
 #endif

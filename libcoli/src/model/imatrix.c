@@ -13,6 +13,7 @@
 #include <string.h>
 #include <xxhash.h>
 
+#include "../base/memory.h"
 #include "container_format.h"
 #include "imatrix_format.h"
 
@@ -34,10 +35,19 @@ struct coli__imatrix {
     uint32_t n_entry;
     char model[33];
     uint64_t n_token;
-    /* the mean over all parts of one entry, kept for the next part */
-    const entry *mean_of;
-    double *mean; // (n_in)
+    /* the means over all parts of two entries, a layer's, kept for the next part */
+    struct {
+        const entry *of; // NULL: none yet
+        double *mean;    // (n_in)
+    } kept[2];
+    uint32_t oldest; // of them
 };
+
+/* Pages that were read need not stay in memory: they are the file's. */
+static void drop(const coli__imatrix *m, const uint8_t *data, uint64_t n_bytes)
+{
+    if (m->map.data) coli__pages_drop(data, n_bytes);
+}
 
 /* ---- reading -------------------------------------------------------------------------------- */
 
@@ -59,11 +69,22 @@ static coli_status check_head(const char *what, const uint8_t *data, uint64_t n_
     return COLI_OK;
 }
 
-static coli_status check_sum(const char *what, const uint8_t *data, uint64_t n_bytes)
+static coli_status check_sum(const char *what, const coli__imatrix *m, const uint8_t *data,
+                             uint64_t n_bytes)
 {
-    XXH128_canonical_t sum;
+    enum { PIECE = 8 << 20 };
     const uint64_t n = n_bytes - IMATRIX_SUM_BYTES;
-    XXH128_canonicalFromHash(&sum, XXH3_128bits(data, (size_t)n));
+    XXH3_state_t *hash = XXH3_createState();
+    if (!hash) return coli__fail(COLI_E_NOMEM, "out of memory");
+    XXH3_128bits_reset(hash);
+    for (uint64_t at = 0, piece; at < n; at += piece) {
+        piece = n - at < PIECE ? n - at : PIECE;
+        XXH3_128bits_update(hash, data + at, (size_t)piece);
+        drop(m, data + at, piece);
+    }
+    XXH128_canonical_t sum;
+    XXH128_canonicalFromHash(&sum, XXH3_128bits_digest(hash));
+    XXH3_freeState(hash);
     if (memcmp(sum.digest, data + n, IMATRIX_SUM_BYTES) == 0) return COLI_OK;
     return coli__fail(COLI_E_FORMAT, "%s: torn or damaged: its checksum is not that of its bytes",
                       what);
@@ -119,7 +140,9 @@ static coli_status read_entries(const char *what, const uint8_t *data, uint64_t 
     if (!m->entries) return COLI_E_NOMEM;
     uint64_t at = IMATRIX_HEAD_BYTES;
     for (uint32_t i = 0; i < n; i++) {
+        const uint64_t begin = at;
         COLI_TRY(read_entry(what, data, end, i, &at, &m->entries[i]));
+        drop(m, data + begin, at - begin);
         if (i > 0 && strcmp(m->entries[i - 1].name, m->entries[i].name) >= 0)
             return bad_entry(what, i, "is not behind the one before by its name");
     }
@@ -133,7 +156,7 @@ static coli_status read_all(const char *what, const uint8_t *data, uint64_t n_by
                             coli__imatrix *m)
 {
     COLI_TRY(check_head(what, data, n_bytes));
-    COLI_TRY(check_sum(what, data, n_bytes));
+    COLI_TRY(check_sum(what, m, data, n_bytes));
     m->n_token = coli__get64(data + 16);
     for (uint32_t i = 0; i < 32; i++) {
         const char digit = (char)data[IMATRIX_MODEL_AT + i];
@@ -145,19 +168,24 @@ static coli_status read_all(const char *what, const uint8_t *data, uint64_t n_by
     return read_entries(what, data, n_bytes, m);
 }
 
-coli_status coli__imatrix_parse(const char *what, const uint8_t *data, uint64_t n_bytes,
-                                coli__imatrix **out)
+/* map: of the data, or zeroed; the result's. */
+static coli_status parse(const char *what, const uint8_t *data, uint64_t n_bytes, coli__map map,
+                         coli__imatrix **out)
 {
     *out = NULL;
     coli__imatrix *m = coli__calloc(1, sizeof *m);
-    if (!m) return COLI_E_NOMEM;
+    if (!m) {
+        coli__map_close(&map);
+        return COLI_E_NOMEM;
+    }
+    m->map = map;
     coli_status status = read_all(what, data, n_bytes, m);
     uint32_t n_in_max = 1;
     for (uint32_t i = 0; i < m->n_entry; i++)
         if (m->entries[i].n_in > n_in_max) n_in_max = m->entries[i].n_in;
-    if (status == COLI_OK) {
-        m->mean = coli__calloc(n_in_max, sizeof *m->mean);
-        if (!m->mean) status = COLI_E_NOMEM;
+    for (uint32_t i = 0; i < 2 && status == COLI_OK; i++) {
+        m->kept[i].mean = coli__calloc(n_in_max, sizeof *m->kept[i].mean);
+        if (!m->kept[i].mean) status = COLI_E_NOMEM;
     }
     if (status != COLI_OK) {
         coli__imatrix_close(m);
@@ -172,19 +200,20 @@ coli_status coli__imatrix_open(const char *path, coli__imatrix **out)
     *out = NULL;
     coli__map map;
     COLI_TRY(coli__map_open(path, &map));
-    const coli_status status = coli__imatrix_parse(path, map.data, map.n_bytes, out);
-    if (status == COLI_OK)
-        (*out)->map = map;
-    else
-        coli__map_close(&map);
-    return status;
+    return parse(path, map.data, map.n_bytes, map, out);
+}
+
+coli_status coli__imatrix_parse(const char *what, const uint8_t *data, uint64_t n_bytes,
+                                coli__imatrix **out)
+{
+    return parse(what, data, n_bytes, (coli__map){0}, out);
 }
 
 void coli__imatrix_close(coli__imatrix *m)
 {
     if (!m) return;
     coli__free(m->entries);
-    coli__free(m->mean);
+    for (uint32_t i = 0; i < 2; i++) coli__free(m->kept[i].mean);
     coli__map_close(&m->map);
     coli__free(m);
 }
@@ -245,19 +274,30 @@ bool coli__imatrix_columns(const coli__imatrix *m, const char *name, uint32_t n_
     return normalise(n_in, out);
 }
 
-/* m->mean becomes that of all rows of all parts. */
-static void average(coli__imatrix *m, const entry *e)
+static void average(const entry *e, double *mean)
 {
-    if (m->mean_of == e) return;
-    m->mean_of = e;
     double n = 0;
-    memset(m->mean, 0, e->n_in * sizeof *m->mean);
+    memset(mean, 0, e->n_in * sizeof *mean);
     for (uint32_t part = 0; part < e->n_part; part++) {
         const double n_row = rows_of(e, part);
         n += n_row;
-        for (uint32_t i = 0; i < e->n_in; i++) m->mean[i] += n_row * mean_at(e, part, i);
+        for (uint32_t i = 0; i < e->n_in; i++) mean[i] += n_row * mean_at(e, part, i);
     }
-    for (uint32_t i = 0; n > 0 && i < e->n_in; i++) m->mean[i] /= n;
+    for (uint32_t i = 0; n > 0 && i < e->n_in; i++) mean[i] /= n;
+}
+
+/* The mean over all rows of all parts. */
+static const double *mean_of(coli__imatrix *m, const entry *e)
+{
+    for (uint32_t i = 0; i < 2; i++)
+        if (m->kept[i].of == e) return m->kept[i].mean;
+    const uint32_t i = m->oldest;
+    m->oldest = 1 - i;
+    const entry *before = m->kept[i].of;
+    if (before) drop(m, before->means, 4 * (uint64_t)before->n_part * before->n_in);
+    m->kept[i].of = e;
+    average(e, m->kept[i].mean);
+    return m->kept[i].mean;
 }
 
 bool coli__imatrix_expert(coli__imatrix *m, const char *name, uint32_t e, uint32_t n_expert,
@@ -265,9 +305,9 @@ bool coli__imatrix_expert(coli__imatrix *m, const char *name, uint32_t e, uint32
 {
     const entry *all = find(m, name, n_expert, n_in);
     if (!all) return false;
-    average(m, all);
+    const double *layer = mean_of(m, all);
     const double n_row = rows_of(all, e);
     for (uint32_t i = 0; i < n_in; i++)
-        out[i] = (float)((n_row * mean_at(all, e, i) + PRIOR * m->mean[i]) / (n_row + PRIOR));
+        out[i] = (float)((n_row * mean_at(all, e, i) + PRIOR * layer[i]) / (n_row + PRIOR));
     return normalise(n_in, out);
 }

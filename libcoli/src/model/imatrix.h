@@ -48,8 +48,9 @@ coli_status coli__importance_write(const coli__importance *im, uint64_t n_token,
 
 typedef struct coli__imatrix coli__imatrix;
 
-/* Everything is checked but whether it fits a model.  The file stays mapped: memory is that of a list
- * of its entries.  Errors   E_NOTFOUND, E_FORMAT, E_UNSUPPORTED (a later version), E_IO, E_NOMEM. */
+/* Everything is checked but whether it fits a model.  The file stays mapped, and pages that were read
+ * are given up: memory is that of a list of its entries, and of two of them.
+ * Errors   E_NOTFOUND, E_FORMAT, E_UNSUPPORTED (a later version), E_IO, E_NOMEM. */
 coli_status coli__imatrix_open(const char *path, coli__imatrix **out);
 void coli__imatrix_close(coli__imatrix *m); // NULL is fine
 /* The same from bytes, which are borrowed; `what` names them.  Pure. */
