@@ -788,11 +788,10 @@ bool coli__weight_packed_format(const coli__weight *w, coli__wfmt *out)
 }
 
 coli_status coli__weight_codes(const coli__weight *w, coli__wfmt fmt, uint32_t row, uint32_t n_row,
-                               int8_t *codes, float *scales, bool *fits)
+                               int8_t *codes, float *scales)
 {
     uint64_t n_scale;
     const uint32_t span = packing_span(w, &n_scale), group = fmt.per_row ? w->n_in : fmt.group;
-    *fits = true;
     for (uint32_t r = row; r < row + n_row; r++)
         for (uint32_t begin = 0, n; begin < w->n_in; begin += n, codes += n, scales++) {
             n = w->n_in - begin < group ? w->n_in - begin : group;
@@ -800,7 +799,6 @@ coli_status coli__weight_codes(const coli__weight *w, coli__wfmt fmt, uint32_t r
                 w->packing, w->tensor, w->scale, w->first + (uint64_t)r * w->n_in + begin,
                 w->first_scale + r * n_scale + begin / span, n, codes, scales));
             if (*scales < 0x1p-40f) *scales = 0;
-            for (uint32_t i = 0; i < n; i++) *fits = *fits && codes[i] >= -127;
         }
     return COLI_OK;
 }

@@ -80,10 +80,10 @@ bool coli__weight_is_bf16(const coli__weight *w);
  * f32 scales, per row or in the largest groups that share no scale of two.  False also where there is no
  * such format. */
 bool coli__weight_packed_format(const coli__weight *w, coli__wfmt *out);
-/* These codes (n_row, n_in) and the scales (n_row, groups of fmt), 0 for those below 2^-40; *fits
- * whether the format holds all codes.  fmt as above. */
+/* These codes (n_row, n_in) and the scales (n_row, groups of fmt), 0 for those below 2^-40.  fmt as
+ * above. */
 coli_status coli__weight_codes(const coli__weight *w, coli__wfmt fmt, uint32_t row, uint32_t n_row,
-                               int8_t *codes, float *scales, bool *fits);
+                               int8_t *codes, float *scales);
 
 /* Whether every 32 weights of a row are whole multiples of one scale, as in GGUF's Q8_0; and these
  * scales: out (n_row, n_in / 32). */

@@ -173,20 +173,23 @@ static bool same_format(coli__wfmt a, coli__wfmt b)
            a.scale_f16 == b.scale_f16;
 }
 
-/* What comes as codes and scales, to a format that has them as they are.  *done false: it is to be
- * quantised like anything else.  The packed panel's memory holds them meanwhile. */
-static coli_status pack_codes(const piece *p, uint32_t panel, uint32_t n_row, worker *w,
-                              coli__pack_error *error, bool *done)
+/* Whether the weights come as codes and scales, and go to the format that has them as they are. */
+static bool keeps_codes(const piece *p)
 {
     coli__wfmt fmt;
-    *done = false;
-    if (!coli__weight_packed_format(p->weight, &fmt) || !same_format(fmt, p->fmt)) return COLI_OK;
+    return coli__weight_packed_format(p->weight, &fmt) && same_format(fmt, p->fmt);
+}
+
+/* The memory of a panel that was packed apart holds codes and scales meanwhile. */
+static coli_status pack_codes(const piece *p, uint32_t panel, uint32_t n_row, worker *w,
+                              coli__pack_error *error)
+{
+    const coli__wfmt fmt = p->fmt;
     const uint32_t n_in = p->weight->n_in;
     float *scales = (float *)(void *)w->panel; // (n_row, groups), at most half of it
     int8_t *codes = (int8_t *)(w->panel + COLI_PANEL * (n_in / 32 + 1) * sizeof *scales);
     COLI_TRY(coli__weight_codes(p->weight, fmt, (p->first_panel + panel) * COLI_PANEL, n_row, codes,
-                                scales, done));
-    if (!*done) return COLI_OK;
+                                scales));
     const coli__mat packed = {
         .data = p->out + panel * p->panel_bytes, .n_out = n_row, .n_in = n_in, .fmt = fmt};
     coli__mat_pack_codes(fmt, codes, scales, n_row, n_in, p->out + panel * p->panel_bytes);
@@ -222,10 +225,8 @@ static coli_status pack(const piece *p, uint32_t panel, uint32_t n_row, worker *
                                       .importance = p->importance,
                                       .error = error,
                                       .out = whole ? p->out + begin : w->panel};
-    bool done;
     *error = (coli__pack_error){0};
-    COLI_TRY(pack_codes(p, panel, n_row, w, error, &done));
-    if (done) return COLI_OK;
+    if (keeps_codes(p)) return pack_codes(p, panel, n_row, w, error);
     COLI_TRY(coli__mat_pack(&args));
     if (!whole) memcpy(p->out + begin, w->panel, (size_t)(p->n_bytes - begin));
     return COLI_OK;
