@@ -17,6 +17,7 @@ struct coli__tier;
 struct coli__router;
 struct coli__store;
 struct coli__trunk;
+struct coli__importance;
 
 /* What forward reports besides logits; every pointer may be NULL. */
 typedef struct coli__probe {
@@ -44,6 +45,9 @@ typedef struct coli__forward_args {
     const coli__probe *probe;    // NULL for none
     coli__elapsed *elapsed;      // what the rows took is added to it; NULL: nobody asks
     struct coli__router *router; // how rows choose their experts; NULL: plainly
+    /* What matrices are multiplied with is added up here; NULL: nobody asks.  Experts must be the
+     * processor's then. */
+    struct coli__importance *importance;
 } coli__forward_args;
 
 /* A sequence: of n_ctx tokens at most, with scratch for chunks of up to max_chunk rows and n_worker

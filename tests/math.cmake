@@ -2,6 +2,7 @@
 coli_test(kernels_prop prop)
 coli_test(sample_prop prop)
 coli_test(matrix_unit unit)
+coli_test(scales_test unit)
 coli_test(math_unit unit)
 coli_test(exact_oracle oracle)
 

@@ -32,11 +32,23 @@ static int fail_converting(coli_status status, const char *src)
     return app_exit_code(status);
 }
 
+/* --group completes the short names of --experts and --trunk; a recipe has names of its own. */
+static int check_recipe(const app_settings *s)
+{
+    if (!s->recipe || !s->group || (s->experts && s->trunk)) return APP_OK;
+    return app_usage(
+        "convert",
+        "convert: --group %s beside --recipe: give both --experts and --trunk, or write "
+        "formats in full into the recipe",
+        s->group);
+}
+
 int cmd_convert(const app_settings *s)
 {
     const char *experts = s->experts ? s->experts : "int4";
     const char *trunk = s->trunk ? s->trunk : "int8";
     int code = check_paths(s->args[0], s->args[1]);
+    if (code == APP_OK) code = check_recipe(s);
     if (code == APP_OK) code = format_check("convert", s->group, experts, trunk);
     if (code != APP_OK) return code;
     char experts_full[32], trunk_full[32];
@@ -54,6 +66,8 @@ int cmd_convert(const app_settings *s)
         .progress = app_progress_step,
         .note = app_progress_note,
         .user = &progress,
+        .recipe = s->recipe,
+        .imatrix = s->imatrix,
     };
     app_interrupt_count();
     app_progress_start(&progress, "convert");

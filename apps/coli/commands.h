@@ -21,6 +21,7 @@ int cmd_bench(const app_settings *s);
 int cmd_quality(const app_settings *s); // bench --quality
 int cmd_backend(const app_settings *s);
 int cmd_heat(const app_settings *s);
+int cmd_imatrix(const app_settings *s);
 int cmd_replay(const app_settings *s);
 
 #endif

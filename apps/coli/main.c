@@ -107,18 +107,34 @@ static const app_command commands[] = {
      .bit = APP_CONVERT,
      .synopsis = "[options] SRC OUT",
      .summary = "Make a container out of a Hugging Face checkpoint or a GGUF file",
-     .text = "SRC is a directory with config.json, tokenizer.json and *.safetensors, or a .gguf "
-             "file (of a\n"
-             "split one any part).  OUT must not exist, and does not until everything is written.  "
-             "Memory: at\n"
-             "most 256 MiB.  Ctrl-C stops it and leaves nothing behind.\n"
-             "\n"
-             "A GGUF file is quantised already.  Without --experts, --trunk and --group its Q8_0 "
-             "stays what it\n"
-             "is, as int8 in groups of 32, and its Q4_0 becomes int4 in groups of 32; what became "
-             "of each kind\n"
-             "is said at the end.\n",
+     .text =
+         "SRC is a directory with config.json, tokenizer.json and *.safetensors (bf16, f16, f32, "
+         "or fp8 with\n"
+         "scales per tile), or a .gguf file (of a split one any part).  OUT must not exist, and "
+         "does not until\n"
+         "everything is written.  Memory: at most 256 MiB.  Disk: what is needed is compared with "
+         "what is free\n"
+         "before anything is written.  Ctrl-C stops it and leaves nothing behind.\n"
+         "\n"
+         "When it is killed, or the power fails, OUT.partial stays, and the same command goes on "
+         "with it.  With\n"
+         "other options or a changed source it says what differs, and begins anew.\n"
+         "\n"
+         "A GGUF file is quantised already.  Without --experts, --trunk and --group its Q8_0 "
+         "stays what it\n"
+         "is, as int8 in groups of 32, and its Q4_0 becomes int4 in groups of 32; what became "
+         "of each kind\n"
+         "is said at the end.  A directory with qwen36_meta.json is a container of merged experts: "
+         "its int4\n"
+         "and int8 stay what they are, with f32 scales.\n"
+         "\n"
+         "What rounding cost is said for each kind of tensor, and which ten suffered most.  A "
+         "recipe gives more\n"
+         "bits to those; an imatrix makes rounding spare what matters.\n",
      .examples = "  coli convert Qwen3.6-35B-A3B qwen36-int4\n"
+                 "  coli convert Qwen3.6-35B-A3B qwen36-small --recipe small --imatrix "
+                 "qwen36.imatrix\n"
+                 "  coli convert Qwen3.6-35B-A3B qwen36-mine --recipe mine.txt\n"
                  "  coli convert Qwen3.6-35B-A3B qwen36-int8 --experts int8 --trunk int8\n"
                  "  coli convert Qwen3.6-35B-A3B qwen36-g32 --experts int4 --group 32\n"
                  "  coli convert tiny tiny-f32 --experts f32 --trunk f32\n"
@@ -126,6 +142,25 @@ static const app_command commands[] = {
      .min_arg = 2,
      .max_arg = 2,
      .run = cmd_convert},
+    {.name = "imatrix",
+     .bit = APP_IMATRIX,
+     .synopsis = "[options] OUT TEXTS",
+     .summary = "Find out which columns matter, for `coli convert --imatrix`",
+     .text =
+         "Reads TEXTS with the model, a file or a directory: *.txt, or *.jsonl with an item "
+         "{\"text\": ...} a\n"
+         "line, and writes to OUT how large the numbers are that each column of each matrix is "
+         "multiplied with,\n"
+         "for each expert, too.  Take a good container of the model (--recipe exact, or int8) and "
+         "texts like those\n"
+         "that it is for; some 100,000 tokens are plenty.  OUT must not exist, and does not until "
+         "everything is\n"
+         "read.  It is computed on the processor.\n",
+     .examples = "  coli imatrix hummingbird.imatrix calibration.txt\n"
+                 "  coli imatrix --model qwen36-int8 qwen36.imatrix texts --every 4\n",
+     .min_arg = 2,
+     .max_arg = 2,
+     .run = cmd_imatrix},
     {.name = "verify",
      .bit = APP_VERIFY,
      .synopsis = "[options] [DIR | FILE]",

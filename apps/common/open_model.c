@@ -62,6 +62,14 @@ static bool is_checkpoint(const char *dir)
     return false;
 }
 
+/* What a killed `coli convert` leaves at OUT.partial; `suffix` stands behind OUT. */
+static bool is_unfinished(const char *dir, const char *suffix)
+{
+    char path[APP_MAX_PATH];
+    return (size_t)snprintf(path, sizeof path, "%s%s/unfinished.txt", dir, suffix) < sizeof path &&
+           app_system_look(path) != APP_PATH_NONE;
+}
+
 static bool is_gguf(const char *path)
 {
     const size_t n = strlen(path);
@@ -244,6 +252,13 @@ int app_fail_opening(const app_settings *s, coli_status status, const char *dir)
     if (status == COLI_E_NOTFOUND && is_checkpoint(dir))
         app_hint("that is a Hugging Face checkpoint: `coli convert %s OUT` makes a container of it",
                  dir);
+    else if (status == COLI_E_FORMAT && is_unfinished(dir, ""))
+        app_hint("`coli convert` with the same SRC, OUT (without .partial) and options goes on");
+    else if (status == COLI_E_NOTFOUND && is_unfinished(dir, ".partial"))
+        app_hint(
+            "%s.partial is a conversion that was not finished; the same `coli convert` goes on "
+            "with it",
+            dir);
     else if (is_gguf(dir))
         app_hint("that is a GGUF file: `coli convert %s OUT` makes a container of it", dir);
     else if (status == COLI_E_NOTFOUND && s->from[APP_OPT_MODEL] == APP_FROM_ENVIRONMENT)

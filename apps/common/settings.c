@@ -8,7 +8,7 @@ enum {
     MEASURE = APP_QWEN36,
     OPEN = COMPUTE | APP_PLAN | APP_DOCTOR | APP_REPORT,
     DEVICES = OPEN | APP_BENCH | APP_SETTING,
-    ALL = (APP_REPORT << 1) - 1
+    ALL = (APP_IMATRIX << 1) - 1
 };
 
 #define FIELD(name) offsetof(app_settings, name)
@@ -16,18 +16,18 @@ enum {
 // clang-format off
 const app_option app_options[APP_N_OPTION] = {
     [APP_OPT_MODEL] = {"model", "DIR", APP_TEXT, FIELD(model), 0, 0, NULL, "the model that ships with coli",
-        DEVICES | APP_TOKENIZE | APP_VERIFY | APP_HEAT, "directory of the model"},
+        DEVICES | APP_TOKENIZE | APP_VERIFY | APP_HEAT | APP_IMATRIX, "directory of the model"},
     [APP_OPT_THREADS] = {"threads", "N", APP_U32, FIELD(threads), 0, 1024, NULL, "0, one per processor",
-        DEVICES | APP_CONVERT | APP_SYNTH | APP_REPLAY, "compute threads"},
+        DEVICES | APP_CONVERT | APP_SYNTH | APP_REPLAY | APP_IMATRIX, "compute threads"},
     [APP_OPT_ISA] = {"isa", "NAME", APP_CHOICE, FIELD(isa), 0, 0, "scalar|avx2|avxvnni|avx512|neon|i8mm",
-        "the best there is", DEVICES,
+        "the best there is", DEVICES | APP_IMATRIX,
         "instruction set of the kernels; all give the same bytes"},
     [APP_OPT_CTX] = {"ctx", "N", APP_U32, FIELD(ctx), 0, 1048576, NULL,
         "0, what the model was made for, at most 32768", OPEN, "most tokens of a conversation"},
     [APP_OPT_CHUNK] = {"chunk", "N", APP_U32, FIELD(chunk), 0, 4096, NULL, "0, the library's choice",
-        DEVICES,
+        DEVICES | APP_IMATRIX,
         "most prompt tokens computed together; the answer is the same with any"},
-    [APP_OPT_KV] = {"kv", "FORMAT", APP_CHOICE, FIELD(kv), 0, 0, "f16|f32", "f16", DEVICES,
+    [APP_OPT_KV] = {"kv", "FORMAT", APP_CHOICE, FIELD(kv), 0, 0, "f16|f32", "f16", DEVICES | APP_IMATRIX,
         "how the keys and values of attention are kept: f16 takes half the memory, f32 rounds nothing"},
 
     [APP_OPT_BACKEND] = {"backend", "NAME|PATH", APP_TEXT, FIELD(backend), 0, 0, NULL, "a GPU, if one works", DEVICES,
@@ -51,11 +51,11 @@ const app_option app_options[APP_N_OPTION] = {
         "start with the experts that earlier runs used most, and add what this one uses"},
     [APP_OPT_HEAT_READONLY] = {"heat-readonly", NULL, APP_FLAG, FIELD(heat_readonly), 0, 0, NULL, NULL, DEVICES,
         "leave the heat file as it is"},
-    [APP_OPT_RAM] = {"ram", "SIZE", APP_BYTES, FIELD(ram), 0, 0, NULL, "auto, what is available", DEVICES,
+    [APP_OPT_RAM] = {"ram", "SIZE", APP_BYTES, FIELD(ram), 0, 0, NULL, "auto, what is available", DEVICES | APP_IMATRIX,
         "memory that the model may take; experts for which there is no room are read from the disk when they "
         "are used"},
     [APP_OPT_RAM_EXPERTS] = {"ram-experts", "N", APP_U32, FIELD(ram_experts), 0, 4096, NULL, "0, as --ram says",
-        DEVICES, "keep so many experts of each layer in memory, whatever there is of it"},
+        DEVICES | APP_IMATRIX, "keep so many experts of each layer in memory, whatever there is of it"},
     [APP_OPT_PIN] = {"pin", "SIZE", APP_BYTES, FIELD(pin), 0, 0, NULL, "auto, more with every run that --heat saw",
         DEVICES, "of this memory, what is for the experts that --heat saw used most: they stay in it"},
     [APP_OPT_NO_PILOT] = {"no-pilot", NULL, APP_OFF, FIELD(no_pilot), 0, 0, NULL, NULL, DEVICES,
@@ -148,6 +148,12 @@ const app_option app_options[APP_N_OPTION] = {
     [APP_OPT_GROUP] = {"group", "G", APP_CHOICE, FIELD(group), 0, 0, "64|32|row", "64",
         APP_CONVERT | APP_SYNTH | APP_PLAN,
         "weights that share a scale in int4 and int8"},
+    [APP_OPT_RECIPE] = {"recipe", "NAME|FILE", APP_TEXT, FIELD(recipe), 0, 0, NULL, "balanced", APP_CONVERT | APP_PLAN,
+        "which tensors get which format: small (balanced, but embedding and head in int4), balanced (experts int4, the "
+        "rest int8), exact (all as in the source), or a file of lines like `experts.down int8 layers 0-3`; --experts "
+        "and --trunk then count as lines behind it"},
+    [APP_OPT_IMATRIX] = {"imatrix", "FILE", APP_TEXT, FIELD(imatrix), 0, 0, NULL, "none", APP_CONVERT,
+        "what `coli imatrix` wrote about this model: rounding then spares the columns that matter"},
     [APP_OPT_CHAT_TEMPLATE] = {"chat-template", "NAME", APP_CHOICE, FIELD(chat_template), 0, 0, "3.6|3.5",
         "as found in the checkpoint, else 3.6", APP_CONVERT, "chat template of the container"},
 
@@ -181,7 +187,7 @@ const app_option app_options[APP_N_OPTION] = {
         "memory that is read to measure the machine's stream, in MiB"},
     [APP_OPT_QUALITY] = {"quality", "FILE|DIR", APP_TEXT, FIELD(quality), 0, 0, NULL, NULL, APP_BENCH,
         "measure how good the answers are instead of how fast: items of *.jsonl, and *.txt"},
-    [APP_OPT_EVERY] = {"every", "N", APP_U32, FIELD(every), 1, 1048576, NULL, "1, all", APP_BENCH,
+    [APP_OPT_EVERY] = {"every", "N", APP_U32, FIELD(every), 1, 1048576, NULL, "1, all", APP_BENCH | APP_IMATRIX,
         "quality: of each file only every so manieth item, from the first"},
     [APP_OPT_RECORD] = {"record", "FILE", APP_TEXT, FIELD(record), 0, 0, NULL, NULL, APP_BENCH,
         "quality: write the scores, with the probabilities of all tokens of the texts, for --compare"},
@@ -239,6 +245,7 @@ static const app_other_help other_help[] = {
     {APP_PLAN, APP_OPT_EXPERTS, "of a model that is not converted yet: format of the routed experts, as for "
         "`coli convert`", "int4"},
     {APP_PLAN, APP_OPT_TRUNK, "the same of the dense matrices", "int8"},
+    {APP_IMATRIX, APP_OPT_EVERY, "of each file only every so manieth text, from the first", "1, all"},
     {APP_REPLAY, APP_OPT_LAYERS, "take the first N layers only", "0, all"},
     {APP_REPLAY, APP_OPT_USED, "take the K best experts of each row only", "0, all that were recorded"},
     {APP_REPLAY, APP_OPT_EXPERTS_N, "experts of a layer", "0, one more than the highest that was used"},

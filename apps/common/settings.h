@@ -29,6 +29,7 @@ enum {
     APP_UNPACK = 1 << 16,
     APP_DOCTOR = 1 << 17,
     APP_REPORT = 1 << 18,
+    APP_IMATRIX = 1 << 19,
     APP_SETTING = 1 << 30 // no command: the options in one argument of `coli bench --compare`
 };
 
@@ -96,6 +97,8 @@ typedef enum app_option_id {
     APP_OPT_EXPERTS,
     APP_OPT_TRUNK,
     APP_OPT_GROUP,
+    APP_OPT_RECIPE,
+    APP_OPT_IMATRIX,
     APP_OPT_CHAT_TEMPLATE,
     /* measuring */
     APP_OPT_PROMPT_FILE,
@@ -190,7 +193,7 @@ typedef struct app_settings {
     uint32_t n, top_k;
     float temp, top_p, min_p, rep_penalty, presence_penalty;
     uint64_t seed;
-    const char *tokenizer, *template, *experts, *trunk, *group, *chat_template;
+    const char *tokenizer, *template, *experts, *trunk, *group, *recipe, *imatrix, *chat_template;
     bool plain, jsonl, settings, json, no_measure;
     const char *prompt_file, *ids, *teacher_force, *ppl, *dump_logits;
     bool stop;

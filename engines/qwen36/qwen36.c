@@ -34,6 +34,7 @@
 #include "../../libcoli/include/coli/exact.h"
 #include "../../libcoli/src/backend/dense.h"
 #include "../../libcoli/src/math/rope.h"
+#include "../../libcoli/src/model/imatrix.h"
 #include "../../libcoli/src/moe/moe.h"
 #include "../../libcoli/src/moe/trunk.h"
 
@@ -348,6 +349,7 @@ typedef struct state {
     coli__dense *dense;    // NULL: no matrix is on a device
     float *worker_scratch; // (n_worker, n_scratch)
     size_t n_scratch;
+    coli__importance *importance; // of the present chunk; NULL: nobody asks
     atomic_uint first_wide; // row of the chunk with a key or value beyond f16; UINT32_MAX: none
 } state;
 
@@ -620,6 +622,8 @@ static void project_on_device(projection *p)
 
 static void project(projection *p)
 {
+    for (uint32_t i = 0; p->s->importance && i < p->n_mat; i++)
+        coli__importance_rows(p->s->importance, p->mats[i], p->x, p->first_row, p->n_row);
     for (uint32_t i = 1; i < p->n_mat; i++) p->column[i] = p->column[i - 1] + p->mats[i - 1]->n_out;
     if (p->s->dense) project_on_device(p);
     p->tile_panels = p->n_row >= MANY_ROWS ? MANY_PANELS : FEW_PANELS;
@@ -956,6 +960,8 @@ static void finish_mixer(const chunk *c)
 {
     if (many_rows(c) && !coli__dense_has(c->s->dense, out_proj_of(c))) {
         for_rows(c, finish_rows(c), finish_item);
+        if (c->s->importance)
+            coli__importance_rows(c->s->importance, out_proj_of(c), mixed_of(c), 0, c->n_tok);
         return;
     }
     for_rows(c, NORM_ROWS, quantise_mixed_item);
@@ -1059,7 +1065,9 @@ static coli_status forward(void *p, coli__pool *pool, const coli__forward_args *
     atomic_store(&s->first_wide, UINT32_MAX);
     const qwen36_dims *d = &s->m->dims;
     chunk c = {.s = s, .pool = pool, .n_tok = args->n_tok, .probe = args->probe};
+    s->importance = args->importance;
     coli__moe_set_router(s->moe, args->router);
+    coli__moe_set_importance(s->moe, args->importance);
     for (uint32_t t = 0; t < c.n_tok; t++)
         coli__mat_row(&s->m->embed, (uint32_t)args->ids[t], s->h + (size_t)t * d->d_model);
     coli__rope_table(s->m->rope_freq, d->d_rot, s->pos, c.n_tok, s->rope_cos, s->rope_sin);

@@ -13,7 +13,8 @@
  *                     gates and ups together
  *     MTP             as more layers at the end, counted by nextn_predict_layers
  *
- * config.json is put together from the metadata. */
+ * config.json is put together from the metadata.  Numbers of heads may be there once or by layer, and
+ * which layers are attention is told by a list, by an interval, or by the heads of each layer. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -72,7 +73,22 @@ static const struct {
 /* The DeltaNet's dims; they were in range when the config was made of them. */
 typedef struct delta {
     uint32_t n_k, n_v, d_k, d_v, n_tap;
+    bool in_turns; // the value heads
 } delta;
+
+/* A single bool; absent is what it usually means. */
+static coli_status read_flag(const coli__gguf *g, const char *key, bool usual, bool *out)
+{
+    const coli__gguf_value *v = coli__gguf_value_find(g, key);
+    int64_t x;
+    *out = usual;
+    if (!v) return COLI_OK;
+    if (v->is_array || v->type != COLI_GGUF_BOOL || !coli__gguf_int(v, 0, &x))
+        return coli__fail(COLI_E_FORMAT, "%s: key %s: expected true or false", coli__gguf_path(g),
+                          key);
+    *out = x != 0;
+    return COLI_OK;
+}
 
 static coli_status read_delta(const coli__gguf *g, delta *d)
 {
@@ -94,7 +110,7 @@ static coli_status read_delta(const coli__gguf *g, delta *d)
                           "ssm.group_count",
                           coli__gguf_path(g), d->n_v, d->n_k);
     d->d_v = d_value / d->n_v;
-    return COLI_OK;
+    return read_flag(g, ARCH ".ssm.v_head_reordered", true, &d->in_turns);
 }
 
 static void place_heads(const delta *d, heads where, coli__gguf_place *p)
@@ -107,8 +123,17 @@ static void place_heads(const delta *d, heads where, coli__gguf_place *p)
         h.begin *= d->n_tap;
         h.width *= d->n_tap;
     }
-    if (h.n_per_group == 1) return; // one value head per key head: the orders agree
+    if (h.n_per_group == 1 || !d->in_turns) return; // the orders agree
     *(where <= ROWS_HEAD ? &p->rows : &p->cols) = h;
+}
+
+/* "blk.0.ssm_dt.bias" is called "blk.0.ssm_dt" by some writers. */
+static void drop_suffix(const coli__gguf *g, char *name)
+{
+    char *dot = strrchr(name, '.');
+    if (coli__gguf_find(g, name)) return;
+    *dot = 0;
+    if (!coli__gguf_find(g, name)) *dot = '.'; // neither is there: the usual name is missing
 }
 
 static bool place(const coli__gguf *g, const char *name, coli__gguf_place *out)
@@ -129,6 +154,7 @@ static bool place(const coli__gguf *g, const char *name, coli__gguf_place *out)
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         if (strcmp(name + n_head, names[i].ours) != 0) continue;
         snprintf(out->name, sizeof out->name, "blk.%u.%s", layer, names[i].theirs);
+        if (strcmp(names[i].theirs, "ssm_dt.bias") == 0) drop_suffix(g, out->name);
         out->form = names[i].form;
         delta d;
         if (names[i].heads != NONE) {
@@ -142,21 +168,115 @@ static bool place(const coli__gguf *g, const char *name, coli__gguf_place *out)
 
 /* -- layers ------------------------------------------------------------------------------------ */
 
-static coli_status read_layers(const coli__gguf *g, uint32_t *n_layer)
+static coli_status count_layers(const coli__gguf *g, uint32_t *n_block, uint32_t *n_layer)
 {
-    uint32_t n_block, n_mtp;
-    COLI_TRY(coli__gguf_u32(g, ARCH ".block_count", 1, 2 * QWEN36_MAX_LAYER, &n_block));
-    COLI_TRY(coli__gguf_u32_or(g, ARCH ".nextn_predict_layers", 0, n_block - 1, 0, &n_mtp));
-    *n_layer = n_block - n_mtp;
+    uint32_t n_mtp;
+    *n_layer = 0;
+    COLI_TRY(coli__gguf_u32(g, ARCH ".block_count", 1, 2 * QWEN36_MAX_LAYER, n_block));
+    COLI_TRY(coli__gguf_u32_or(g, ARCH ".nextn_predict_layers", 0, *n_block - 1, 0, &n_mtp));
+    *n_layer = *n_block - n_mtp;
     return COLI_OK;
 }
 
+static bool ends_with(const char *name, const char *end)
+{
+    const size_t n = strlen(name), n_end = strlen(end);
+    return n >= n_end && strcmp(name + n - n_end, end) == 0;
+}
+
+/* Not used here: MTP; the vision part, which some writers put into the same file; and what others
+ * round activations with before a product. */
 static const char *skips(const coli__gguf *g, const char *tensor_name)
 {
-    uint32_t layer, n_layer;
-    if (sscanf(tensor_name, "blk.%5u.", &layer) != 1 || read_layers(g, &n_layer) != COLI_OK)
-        return NULL;
-    return layer >= n_layer ? "mtp" : NULL;
+    uint32_t layer, n_block, n_layer;
+    if (strncmp(tensor_name, "v.", 2) == 0 || strncmp(tensor_name, "mm.", 3) == 0) return "vision";
+    if (strncmp(tensor_name, "mtp.", 4) == 0) return "mtp";
+    if (sscanf(tensor_name, "blk.%5u.", &layer) == 1 &&
+        count_layers(g, &n_block, &n_layer) == COLI_OK && layer >= n_layer)
+        return "mtp";
+    return ends_with(tensor_name, ".input_scale") ? "input_scale" : NULL;
+}
+
+/* What is said of each layer. */
+typedef struct layers {
+    uint32_t n_block, n; // with and without MTP
+    uint32_t interval;   // every so manieth has attention; 0: as `full` says
+    bool full[QWEN36_MAX_LAYER];
+} layers;
+
+/* The list at `key`, with a number for each layer, and perhaps for those of MTP; NULL when there is none.
+ */
+static coli_status find_by_layer(const coli__gguf *g, const char *key, const layers *l,
+                                 const coli__gguf_value **out)
+{
+    int64_t x;
+    *out = coli__gguf_value_find(g, key);
+    if (!*out || !(*out)->is_array) *out = NULL;
+    if (!*out || ((*out)->n >= l->n && (*out)->n <= l->n_block && coli__gguf_int(*out, 0, &x)))
+        return COLI_OK;
+    return coli__fail(COLI_E_FORMAT, "%s: key %s: expected a number for each of %u layers",
+                      coli__gguf_path(g), key, l->n);
+}
+
+/* Which layers have attention: the list of the others, else the interval, else those that have heads
+ * of keys and values, else every fourth. */
+static coli_status read_layers(const coli__gguf *g, layers *l)
+{
+    const coli__gguf_value *recurrent, *n_kv_head;
+    *l = (layers){0};
+    COLI_TRY(count_layers(g, &l->n_block, &l->n));
+    if (l->n > QWEN36_MAX_LAYER)
+        return coli__fail(COLI_E_UNSUPPORTED, "%s: key " ARCH ".block_count: %u layers, at most %d",
+                          coli__gguf_path(g), l->n, QWEN36_MAX_LAYER);
+    COLI_TRY(find_by_layer(g, ARCH ".attention.recurrent_layers", l, &recurrent));
+    if (!recurrent && coli__gguf_value_find(g, ARCH ".attention.recurrent_layers"))
+        return coli__fail(COLI_E_FORMAT,
+                          "%s: key " ARCH ".attention.recurrent_layers: expected a list",
+                          coli__gguf_path(g));
+    COLI_TRY(find_by_layer(g, ARCH ".attention.head_count_kv", l, &n_kv_head));
+    COLI_TRY(coli__gguf_u32_or(g, ARCH ".full_attention_interval", 1, QWEN36_MAX_LAYER,
+                               recurrent || n_kv_head ? 0 : 4, &l->interval));
+    if (recurrent) l->interval = 0;
+    for (uint32_t i = 0; i < l->n; i++) {
+        int64_t x = 0;
+        if (l->interval == 0) coli__gguf_int(recurrent ? recurrent : n_kv_head, i, &x);
+        l->full[i] = l->interval ? (i + 1) % l->interval == 0 : recurrent ? x == 0 : x != 0;
+    }
+    return COLI_OK;
+}
+
+/* A number of heads: one for all layers, or a list whose layers of attention agree. */
+static coli_status read_heads(const coli__gguf *g, const char *key, const layers *l, uint32_t *out)
+{
+    const coli__gguf_value *list;
+    COLI_TRY(find_by_layer(g, key, l, &list));
+    if (!list) return coli__gguf_u32(g, key, 1, UINT32_MAX, out);
+    *out = 0;
+    for (uint32_t i = 0; i < l->n; i++) {
+        int64_t n = 0;
+        if (!l->full[i]) continue;
+        if (!coli__gguf_int(list, i, &n) || n < 1 || n > UINT32_MAX || (*out && n != *out))
+            return coli__fail(COLI_E_UNSUPPORTED,
+                              "%s: key %s: layer %u has %lld heads; only layers of attention that "
+                              "all have as many are supported",
+                              coli__gguf_path(g), key, i, (long long)n);
+        *out = (uint32_t)n;
+    }
+    if (*out) return COLI_OK;
+    return coli__fail(COLI_E_FORMAT, "%s: key %s: no layer of attention has heads",
+                      coli__gguf_path(g), key);
+}
+
+static coli_status write_layers(const layers *l, coli__buf *out)
+{
+    COLI_TRY(coli__buf_printf(out, "  \"num_hidden_layers\": %u,\n", l->n));
+    if (l->interval)
+        return coli__buf_printf(out, "  \"full_attention_interval\": %u,\n", l->interval);
+    COLI_TRY(coli__buf_str(out, "  \"layer_types\": ["));
+    for (uint32_t i = 0; i < l->n; i++)
+        COLI_TRY(coli__buf_printf(out, "%s\"%s_attention\"", i ? ", " : "",
+                                  l->full[i] ? "full" : "linear"));
+    return coli__buf_str(out, "],\n");
 }
 
 /* -- config.json ------------------------------------------------------------------------------- */
@@ -175,8 +295,6 @@ static coli_status copy_numbers(const coli__gguf *g, coli__buf *out)
     static const char *const pairs[][2] = {
         {"hidden_size", ARCH ".embedding_length"},
         {"max_position_embeddings", ARCH ".context_length"},
-        {"num_attention_heads", ARCH ".attention.head_count"},
-        {"num_key_value_heads", ARCH ".attention.head_count_kv"},
         {"head_dim", ARCH ".attention.key_length"},
         {"num_experts", ARCH ".expert_count"},
         {"num_experts_per_tok", ARCH ".expert_used_count"},
@@ -240,24 +358,38 @@ static coli_status write_vocab(const coli__gguf *g, coli__buf *out)
                             coli__gguf_find(g, "output.weight") ? "false" : "true");
 }
 
+/* The router's weights are made to sum up to 1, unless a file says that they are not. */
+static coli_status check_router(const coli__gguf *g)
+{
+    bool norm;
+    COLI_TRY(read_flag(g, ARCH ".norm_top_k_prob", true, &norm));
+    if (norm) return COLI_OK;
+    return coli__fail(COLI_E_UNSUPPORTED,
+                      "%s: key " ARCH ".norm_top_k_prob: only true is supported",
+                      coli__gguf_path(g));
+}
+
 static coli_status config(const coli__gguf *g, coli__buf *out)
 {
-    uint32_t n_layer, interval;
+    layers l;
+    uint32_t n_head, n_kv_head;
     double eps;
     delta d;
-    COLI_TRY(read_layers(g, &n_layer));
+    COLI_TRY(read_layers(g, &l));
+    COLI_TRY(read_heads(g, ARCH ".attention.head_count", &l, &n_head));
+    COLI_TRY(read_heads(g, ARCH ".attention.head_count_kv", &l, &n_kv_head));
+    COLI_TRY(check_router(g));
     COLI_TRY(read_delta(g, &d));
-    COLI_TRY(
-        coli__gguf_u32_or(g, ARCH ".full_attention_interval", 1, QWEN36_MAX_LAYER, 4, &interval));
     COLI_TRY(coli__gguf_number_or(g, ARCH ".attention.layer_norm_rms_epsilon", 1e-6, &eps));
     COLI_TRY(coli__buf_str(out, "{\n  \"architectures\": [\"Qwen3_5MoeForCausalLM\"],\n"
                                 "  \"model_type\": \"qwen3_5_moe_text\",\n"));
+    COLI_TRY(write_layers(&l, out));
     COLI_TRY(coli__buf_printf(out,
-                              "  \"num_hidden_layers\": %u,\n  \"full_attention_interval\": %u,\n"
+                              "  \"num_attention_heads\": %u,\n  \"num_key_value_heads\": %u,\n"
                               "  \"linear_num_key_heads\": %u,\n  \"linear_num_value_heads\": %u,\n"
                               "  \"linear_key_head_dim\": %u,\n  \"linear_value_head_dim\": %u,\n"
                               "  \"linear_conv_kernel_dim\": %u,\n  \"rms_norm_eps\": ",
-                              n_layer, interval, d.n_k, d.n_v, d.d_k, d.d_v, d.n_tap));
+                              n_head, n_kv_head, d.n_k, d.n_v, d.d_k, d.d_v, d.n_tap));
     COLI_TRY(coli__buf_number(out, eps, 9));
     COLI_TRY(coli__buf_str(out, ",\n"));
     COLI_TRY(copy_numbers(g, out));

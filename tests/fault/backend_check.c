@@ -68,6 +68,7 @@ static const struct {
     {"LATER_SCALE", "N1", "applied late: to the sum instead of to each group"},
     {"NO_EXP", "N1", "scale_exp looks ignored"},
     {"HALF_DENORMALS", "N1", "denormal f16 scales look read as 0"},
+    {"HALF_SIGN", "N1", "the sign of f16 scales looks ignored"},
     {"UNSIGNED", "N1", "the codes look unsigned"},
     {"ROW_STRIDE", "N5", "rows of q look read n_in apart"},
     {"FUSED", "N1", "look fused"},

@@ -1,9 +1,11 @@
 /* fuzz_gguf.c - any bytes as a GGUF file: refused, or every view lies inside, every value that the
- * metadata promises can be read, and the small files that are made of it are refused or JSON. */
+ * metadata promises can be read, the small files that are made of it are refused or JSON, and a model
+ * is refused or has all its rows. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "engines/engine.h"
+#include "libcoli/src/model/checkpoint.h"
 
 static void inside(const uint8_t *data, size_t n_bytes, const void *at, uint64_t n)
 {
@@ -48,6 +50,32 @@ static void make_files(const coli__gguf *g)
     coli__buf_finish(&generation);
 }
 
+static void read_rows(const coli__weight *w)
+{
+    float *row = malloc(w->n_in * sizeof *row);
+    if (!row) abort();
+    coli__weight_rows(w, 0, 1, row);
+    coli__weight_rows(w, w->n_out - 1, 1, row);
+    if (coli__weight_has_grid(w)) coli__weight_scales(w, w->n_out - 1, 1, row);
+    free(row);
+}
+
+/* The whole as a model: g is handed over. */
+static void read_model(coli__gguf *g)
+{
+    coli__checkpoint c;
+    if (coli__checkpoint_of_gguf(g, coli__engine_gguf, coli__engine_describe, NULL, NULL, &c) !=
+        COLI_OK)
+        return;
+    for (uint32_t i = 0; i < c.spec.n_tensor; i++) read_rows(&c.tensors[i]);
+    for (uint32_t i = 0; i < c.spec.n_expert_layer; i++)
+        for (uint32_t k = 0; k < 3; k++) {
+            read_rows(&c.experts[i][k]);
+            read_rows(&c.experts[i][3 * (c.spec.experts[i].n_expert - 1) + k]);
+        }
+    coli__checkpoint_finish(&c);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes)
 {
@@ -66,6 +94,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes)
         if (coli__gguf_has_grid(t->kind)) coli__gguf_scales(t, t->n_elem - n, n, scales);
     }
     make_files(g);
-    coli__gguf_close(g);
+    read_model(g);
     return 0;
 }

@@ -105,6 +105,29 @@ static const usage_case usage_cases[] = {
      NULL,
      2,
      "--trunk: expected a format"},
+    {"coli",
+     {"convert", TINY, "/proc/nowhere", "--recipe", "tiny"},
+     NULL,
+     2,
+     "recipe \"tiny\": expected small, balanced, exact or a file that is there"},
+    {"coli",
+     {"convert", TINY, "/proc/nowhere", "--recipe", "small", "--group", "32"},
+     NULL,
+     2,
+     "--group 32 beside --recipe"},
+    {"coli",
+     {"convert", TINY, "/proc/nowhere", "--imatrix", MODEL "/config.json"},
+     NULL,
+     2,
+     "config.json: no imatrix file"},
+    {"coli", {"imatrix", "x"}, NULL, 2, "too few arguments for imatrix [options] OUT TEXTS"},
+    {"coli", {"imatrix", MODEL, "x"}, NULL, 2, "already exists"},
+    {"coli", {"imatrix", "/proc/nowhere", "/nonexistent"}, NULL, 2, "coli: /nonexistent"},
+    {"coli",
+     {"imatrix", "/proc/nowhere", MODEL "/config.json"},
+     NULL,
+     2,
+     "coli: " MODEL "/config.json"},
     {"coli", {"info", "/etc/passwd"}, NULL, 2, "Not a directory"},
     {"coli", {"info", "/"}, NULL, 2, "coli: /model.coli"},
     {"coli", {"tokenize", "--tokenizer", "/", "x"}, NULL, 2, "coli: /: not a regular file"},
@@ -1026,6 +1049,26 @@ T_TEST(a_file_that_may_not_grow_ends_convert_in_order)
     T_TRUE(access(scratch_path("large.partial"), F_OK) != 0);
 }
 
+/* What a kill leaves says what it is; who names the OUT that never came is told where it got to. */
+T_TEST(an_unfinished_conversion_says_so)
+{
+    T_BEGIN;
+    const char *dir = scratch_path("half.partial"), *none = scratch_path("half");
+    T_EQ(mkdir(dir, 0777), 0);
+    spill(scratch_path("half.partial/unfinished.txt"), "", 0);
+    spill(scratch_path("half.partial/model.coli"), "", 0);
+    outcome o = RUN("coli", "", "chat", "--model", dir);
+    EXPECT(o, o.code == 2 && has(o.err, "half.partial: is a conversion that was not finished"));
+    EXPECT(o, has(o.err, "hint: `coli convert` with the same SRC, OUT (without .partial)"));
+    forget(&o);
+    o = RUN("coli", "", "info", none);
+    EXPECT(o, o.code == 2 && has(o.err, "half.partial is a conversion that was not finished"));
+    forget(&o);
+    o = RUN("coli", "", "convert", TINY, none);
+    EXPECT(o, o.code == 0 && access(dir, F_OK) != 0);
+    forget(&o);
+}
+
 T_TEST(a_continuation_that_the_context_cuts_says_so)
 {
     T_BEGIN;
@@ -1118,6 +1161,7 @@ int main(void)
         cmocka_unit_test(convert_verify_and_measure_a_tiny_model),
         cmocka_unit_test(bad_weights_are_a_bad_file),
         cmocka_unit_test(a_file_that_may_not_grow_ends_convert_in_order),
+        cmocka_unit_test(an_unfinished_conversion_says_so),
         cmocka_unit_test(a_continuation_that_the_context_cuts_says_so),
         cmocka_unit_test(what_was_not_scored_has_no_perplexity),
         cmocka_unit_test(perplexity_by_topic),

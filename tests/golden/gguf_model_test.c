@@ -11,8 +11,9 @@
 
 #define FIXTURES TEST_FIXTURES "/gguf"
 
-static const char *const files[] = {"tiny-00001-of-00003.gguf", "tiny-mix.gguf", "k.gguf"};
-enum { N_FILE = 3 };
+static const char *const files[] = {"tiny-00001-of-00003.gguf", "tiny-mix.gguf", "k.gguf",
+                                    "iq.gguf"};
+enum { N_FILE = 4 };
 
 /* The named file as a container in these formats, opened. */
 static coli__container *convert(const char *file, const char *experts, const char *trunk)
@@ -159,14 +160,14 @@ static void same_container(const coli__container *a, const coli__container *b)
 
 enum { N_TOK = 40, N_VOCAB = 320 };
 
-static void logits(const char *dir, float *out) // of every position
+static void logits(const char *dir, int32_t n_vocab, float *out) // of every position
 {
     coli_model *m = world_open(dir, 2, NULL);
     coli_session *s = world_session_kv(m, 64, 0, COLI_KV_F32); // f16 would round twice
     for (int32_t i = 0; i < N_TOK; i++) {
-        const int32_t id = (i * 37 + 11) % N_VOCAB;
+        const int32_t id = (i * 37 + 11) % n_vocab;
         T_OK(coli_session_feed(s, &id, 1));
-        memcpy(out + i * N_VOCAB, coli_session_logits(s), N_VOCAB * sizeof *out);
+        memcpy(out + i * n_vocab, coli_session_logits(s), (size_t)n_vocab * sizeof *out);
     }
     coli_session_destroy(s);
     coli_model_close(m);
@@ -183,8 +184,8 @@ T_TEST(a_file_and_its_checkpoint_are_one_model)
         coli__container *theirs = convert(files[0], formats[i][0], formats[i][1]), *ours;
         T_OK(coli__container_open(dir, &ours));
         same_container(ours, theirs);
-        logits(dir, a);
-        logits(coli__container_dir(theirs), b);
+        logits(dir, N_VOCAB, a);
+        logits(coli__container_dir(theirs), N_VOCAB, b);
         double worst = 0, largest = 0;
         for (int k = 0; k < N_TOK * N_VOCAB; k++) {
             worst = fmax(worst, fabs((double)a[k] - (double)b[k]));
@@ -200,10 +201,71 @@ T_TEST(a_file_and_its_checkpoint_are_one_model)
     }
 }
 
+static int by_size(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* The median over positions of how far logits are apart, as a part of their size.  (Where a rounding
+ * turns a near-tie of the router, a position is far off; that is the router's, not the format's.) */
+static double apart(const float *a, const float *b, int n_vocab)
+{
+    double each[N_TOK];
+    for (int t = 0; t < N_TOK; t++, a += n_vocab, b += n_vocab) {
+        double error2 = 0, size2 = 0;
+        for (int k = 0; k < n_vocab; k++) {
+            error2 += ((double)a[k] - (double)b[k]) * ((double)a[k] - (double)b[k]);
+            size2 += (double)a[k] * (double)a[k];
+        }
+        each[t] = sqrt(error2 / size2);
+    }
+    qsort(each, N_TOK, sizeof *each, by_size);
+    return each[N_TOK / 2];
+}
+
+/* A file in several formats, against its own numbers as f32.  Where weights are exact the rounding of
+ * activations is left: 1/127 of a group's largest number, about 2.4 deviations, is a step, and a step has
+ * a deviation of 0.29; so 0.0055 of each product's size.  Weights that are rounded anew add an error of
+ * theirs, e.  Independent errors of n products in a row come to sqrt(n (0.0055^2 + e^2)); n is 4 for
+ * a layer, and the head; the bounds are twice that. */
+T_TEST(logits_are_those_of_the_file)
+{
+    T_BEGIN;
+    static const struct {
+        const char *file, *experts, *trunk; // NULL: nobody asked for a format
+        int32_t n_vocab;
+        double most;
+    } cases[] = {
+        {"tiny-mix.gguf", "int8-g32-f16", "int8-g32-f16", 320, 0.064}, // F16: e = 0.0055
+        {"tiny-mix.gguf", NULL, NULL, 320, 0.37}, // a product of each layer: e = 0.092
+        {"k.gguf", NULL, NULL, 96, 0.23},         // two of each layer: e = 0.08
+        {"iq.gguf", "int8-g32-f32", "int8-g32-f32", 96, 0.033},
+        {"iq.gguf", NULL, NULL, 96, 0.23}, // as k.gguf
+    };
+    static float a[N_TOK * N_VOCAB], b[N_TOK * N_VOCAB];
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char from[512], to[128];
+        snprintf(from, sizeof from, FIXTURES "/%s", cases[i].file);
+        snprintf(to, sizeof to, "%s/logits-%zu", world_scratch(), i);
+        const coli_convert_opts opts = {
+            .struct_size = sizeof opts, .experts = cases[i].experts, .trunk = cases[i].trunk};
+        T_OK(coli_convert(from, to, &opts));
+        char *exact = world_container(from, cases[i].file, "f32", "f32");
+        logits(exact, cases[i].n_vocab, a);
+        logits(to, cases[i].n_vocab, b);
+        const double x = apart(a, b, cases[i].n_vocab);
+        print_message("%s as %s: logits differ by %.2g %%\n", cases[i].file,
+                      cases[i].experts ? cases[i].experts : "usual", 100 * x);
+        T_FLE(x, cases[i].most);
+        free(exact);
+    }
+}
+
 /* -- grids ------------------------------------------------------------------------------------- */
 
-/* Rows of the packed matrix against the file's.  A group must be exact when every code is in range:
- * for int4 that is -8 to 7, once the scale is made positive. */
+/* Rows of the packed matrix against the file's.  A group must be the file's to the bit when every code
+ * is in range: -8 to 7, or -128 to 127. */
 static uint64_t check_grid(const coli__mat *m, const coli__weight *w)
 {
     uint64_t n_off = 0;
@@ -215,8 +277,8 @@ static uint64_t check_grid(const coli__mat *m, const coli__weight *w)
         for (uint32_t g = 0; g < m->n_in; g += 32) {
             bool fits = true, equal = true;
             for (uint32_t i = g; i < g + 32; i++) {
-                const float code = scale[g / 32] > 0 ? want[i] / scale[g / 32] : 0;
-                fits = fits && code >= (m->fmt.type == COLI_W_I4 ? -8 : -127) &&
+                const float code = scale[g / 32] != 0 ? want[i] / scale[g / 32] : 0;
+                fits = fits && code >= (m->fmt.type == COLI_W_I4 ? -8 : -128) &&
                        code <= (m->fmt.type == COLI_W_I4 ? 7 : 127);
                 equal = equal && got[i] == want[i];
             }
@@ -228,14 +290,15 @@ static uint64_t check_grid(const coli__mat *m, const coli__weight *w)
     return n_off;
 }
 
-static uint64_t check_grids(const char *file, const char *experts, uint32_t *n_matrix)
+static uint64_t check_grids(const char *file, const char *experts, const char *trunk,
+                            uint32_t *n_matrix)
 {
     char path[512];
     snprintf(path, sizeof path, FIXTURES "/%s", file);
     coli__checkpoint k;
     T_OK(
         coli__checkpoint_open_gguf(path, coli__engine_gguf, coli__engine_describe, NULL, NULL, &k));
-    coli__container *c = convert(file, experts, "int8-g32-f16");
+    coli__container *c = convert(file, experts, trunk);
     uint64_t n_off = 0;
     *n_matrix = 0;
     for (uint32_t i = 0; i < k.spec.n_tensor; i++) {
@@ -266,13 +329,17 @@ T_TEST(grids_are_kept)
 {
     T_BEGIN;
     uint32_t n;
-    T_EQ(check_grids("tiny-mix.gguf", "int8-g32-f16", &n), 0); // Q8_0 and Q4_0, all of it
-    T_GE(n, 4 * 16 * 2 + 10);
-    const uint64_t n_off = check_grids("tiny-mix.gguf", "int4-g32-f16", &n);
-    T_GE(n_off, 1); // Q4_0 has a code that int4 lacks
-    T_LE(n_off, 4 * 16 * 2 * 48 * 2 * 3 / 5);
-    check_grids("k.gguf", "int4-g32-f32", &n); // negative scales, and codes at their ends
+    static const char *const experts[] = {"int8-g32-f16", "int4-g32-f16", "int4-g32-f32"};
+    for (int i = 0; i < 3; i++) {
+        T_EQ(check_grids("tiny-mix.gguf", experts[i], "int8-g32-f16", &n),
+             0); // Q8_0 and Q4_0, all of it
+        T_GE(n, 4 * 16 * 2 + 10);
+    }
+    check_grids("k.gguf", "int4-g32-f32", "int8-g32-f16",
+                &n); // negative scales, and codes at their ends
     T_GE(n, 10);
+    check_grids("iq.gguf", "int4-g32-f16", "int8-g32-f32", &n); // all of it: codes up to 62
+    T_GE(n, 5);
 }
 
 /* -- what a user is told, and gets ------------------------------------------------------------- */
@@ -293,8 +360,8 @@ T_TEST(the_kinds_are_accounted_for)
     static const char *const expected[] = {
         "F32 to f32: 0.007596 M weights, exactly\n",
         "Q8_0 to int8-g32-f16: 0.1618 M weights, exactly\n",
-        "Q4_0 to int4-g32-f16: 0.3932 M weights, error 3.",
-        "F16 to int4-g64-f16: 0.1966 M weights, error 9.",
+        "Q4_0 to int4-g32-f16: 0.3932 M weights, exactly\n",
+        "F16 to int4-g64-f16: 0.1966 M weights, error 8.6 %",
     };
     for (size_t i = 0; i < sizeof expected / sizeof expected[0]; i++)
         if (!strstr(lines.data, expected[i])) {
@@ -385,6 +452,32 @@ T_TEST(what_is_wrong_is_named)
     refused("rope.freq_base", "rope.freq_case", COLI_E_FORMAT, "rope.freq_base: is missing");
 }
 
+/* Cut anywhere, through the whole of a conversion: one line about the file, and nothing left behind.
+ * (That the reader does not look behind the end: unit.gguf_test, in memory of just that size.)  Where
+ * data has begun one cut is like another. */
+T_TEST(a_file_may_end_anywhere)
+{
+    T_BEGIN;
+    coli__buf all;
+    char path[128], out[128];
+    T_OK(coli__file_read(TEST_FIXTURES "/../fuzz/corpus/gguf/model", 1 << 20, &all));
+    snprintf(path, sizeof path, "%s/cut.gguf", world_scratch());
+    snprintf(out, sizeof out, "%s/cut", world_scratch());
+    T_GE(all.n_bytes, 8000);
+    for (size_t n = 0; n < all.n_bytes - 32; n += n < 5000 ? 1 : 37) { // 32: padding
+        FILE *file = fopen(path, "wb");
+        T_TRUE(file && fwrite(all.data, 1, n, file) == n && fclose(file) == 0);
+        const coli_status status = coli_convert(path, out, NULL);
+        if (status != COLI_E_FORMAT) print_error("cut to %zu bytes\n", n);
+        T_EQ(status, COLI_E_FORMAT);
+        T_TRUE(strstr(coli_error_message(), "cut.gguf: ") && !strchr(coli_error_message(), '\n'));
+        T_TRUE(!coli__path_exists(out));
+    }
+    T_OK(coli__file_replace(path, all.data, all.n_bytes));
+    T_OK(coli_convert(path, out, NULL));
+    coli__buf_finish(&all);
+}
+
 T_TEST(memory_may_run_out)
 {
     T_BEGIN;
@@ -427,10 +520,12 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_weight_is_the_package_s),
         cmocka_unit_test(a_file_and_its_checkpoint_are_one_model),
+        cmocka_unit_test(logits_are_those_of_the_file),
         cmocka_unit_test(grids_are_kept),
         cmocka_unit_test(the_kinds_are_accounted_for),
         cmocka_unit_test(the_tokenizer_is_rebuilt),
         cmocka_unit_test(what_is_wrong_is_named),
+        cmocka_unit_test(a_file_may_end_anywhere),
         cmocka_unit_test(memory_may_run_out),
         cmocka_unit_test(memory_may_run_out_while_converting),
     };

@@ -221,7 +221,8 @@ T_TEST(extreme_numbers)
             if (l.scale_bytes == 4)
                 for (uint32_t g = 0; g < (l.per_row ? 1 : l.n_group); g++)
                     for (uint32_t r = 0; r < 16; r++) {
-                        const float s = variant < 2 ? 0x1p-40f : variant < 4 ? 0x1p10f : 0.0f;
+                        const float size = variant < 2 ? 0x1p-40f : variant < 4 ? 0x1p10f : 0.0f;
+                        const float s = r % 2 ? -size : size;
                         memcpy(block + (l.per_row ? 0 : g * l.group_bytes) + 4 * r, &s, 4);
                     }
             p.source.matrix[0].scale_exp = l.scale_bytes == 4 ? 0 : variant < 3 ? -20 : 8;

@@ -91,7 +91,8 @@ static coli__wfmt any_format(t_rng *rng)
     return fmt;
 }
 
-/* Any codes at all, the ones that our own packer never writes included; scales valid or zero. */
+/* Any codes at all, the ones that our own packer never writes included; scales valid, of either sign,
+ * or zero, of either sign too. */
 static void any_codes(t_rng *rng, const coli__mat *m, uint8_t *data, uint64_t n_bytes)
 {
     const uint32_t style = t_below(rng, 4);
@@ -104,8 +105,9 @@ static void any_codes(t_rng *rng, const coli__mat *m, uint8_t *data, uint64_t n_
     const uint64_t step = scale_bytes + (m->fmt.per_row ? n_group : 1) * code_bytes;
     for (uint8_t *p = data; p < data + n_panel * (m->fmt.per_row ? 1 : n_group) * step; p += step)
         for (uint32_t r = 0; r < 16; r++) {
-            const uint16_t h = (uint16_t)(t_below(rng, 8) ? 0x0400 + t_below(rng, 0x7800) : 0);
-            const float f = h == 0 ? 0.0f : coli_f16_to_f32(h) * 0x1p-8f;
+            const uint32_t size = t_below(rng, 8) ? 0x0400 + t_below(rng, 0x7800) : 0;
+            const uint16_t h = (uint16_t)(size | (t_below(rng, 2) ? 0x8000u : 0));
+            const float f = coli_f16_to_f32(h) * 0x1p-8f;
             if (m->fmt.scale_f16)
                 memcpy(p + 2 * r, &h, 2);
             else

@@ -277,13 +277,14 @@ static void set_codes(coli_bk_source *s, const coli_bk_matrix *m, uint8_t byte)
         memset(at, byte, l.group_bytes - l.code_offset);
 }
 
-static void set_scales(coli_bk_source *s, const coli_bk_matrix *m, float scale)
+/* Those of even rows, and of odd ones. */
+static void set_scales(coli_bk_source *s, const coli_bk_matrix *m, float even, float odd)
 {
     const coli_bk_layout l = coli_bk_layout_of(m->format, m->n_in);
     uint8_t *at = (uint8_t *)(uintptr_t)s->data + m->offset;
     for (uint32_t i = 0; i < (l.per_row ? 1 : l.n_group); i++)
         for (uint32_t r = 0; r < COLI_BK_PANEL; r++)
-            memcpy(at + i * l.group_bytes + 4 * r, &scale, sizeof scale);
+            memcpy(at + i * l.group_bytes + 4 * r, r % 2 ? &odd : &even, sizeof even);
 }
 
 /* The largest and smallest codes, scales and activations, also all at once. */
@@ -301,7 +302,7 @@ static void extreme_numbers(void **state)
         vk_product p;
         vk_product_init(&p, &rng, formats[i % 5], 16, 64 * 5, 2);
         set_codes(&p.source, &p.source.matrix[0], codes[i / 5 % 5]);
-        set_scales(&p.source, &p.source.matrix[0], scales[i / 25 % 3]);
+        set_scales(&p.source, &p.source.matrix[0], scales[i / 25 % 3], -scales[i / 25 % 3]);
         p.source.matrix[0].scale_exp = 0;
         for (uint32_t g = 0; g < 2 * p.args.n_group; g++) p.scale[g] = ds[i / 75];
         memset(p.q, 127, (size_t)p.args.n_group * p.args.group); // the second row stays random
@@ -390,7 +391,8 @@ static void the_edge_of_the_range(void **state)
     for (uint32_t m = 0; m < 3; m++) {
         w.sources[0].matrix[m].scale_exp = 0;
         set_codes(&w.sources[0], &w.sources[0].matrix[m], 0xFF);
-        set_scales(&w.sources[0], &w.sources[0].matrix[m], m == 1 ? scale : 1.0f);
+        const float same = m == 1 ? scale : 1.0f;
+        set_scales(&w.sources[0], &w.sources[0].matrix[m], same, same);
     }
     w.group.n_x = 2;
     w.row[0] = 0;

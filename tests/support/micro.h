@@ -375,15 +375,15 @@ static inline void micro_compare(const coli__mat *m, const coli__weight *w)
         T_OK(coli__weight_rows(w, r, 1, row));
         for (uint32_t c = 0; c < w->n_in; c++) {
             const micro_elem e = micro_elem_at(m, r, c);
-            const double x = (double)row[c], error = fabs(e.value - x);
+            const double x = (double)row[c], error = fabs(e.value - x), step = fabs(e.scale);
             if (m->fmt.type == COLI_W_F32) {
                 T_FLE(error, 0);
             } else if (m->fmt.type == COLI_W_BF16) {
                 T_FLE(error, fabs(x) * 0x1p-8);
             } else if (e.code == e.code_max || e.code == e.code_min) {
-                T_FLE(error, fabs(x) > fabs(e.value) ? 0.45 * fabs(x) : e.scale * 0.5001);
+                T_FLE(error, fabs(x) > fabs(e.value) ? 0.45 * fabs(x) : step * 0.5001);
             } else {
-                T_FLE(error, e.scale * 0.5001); // 1e-4: x/scale is rounded, too
+                T_FLE(error, step * 0.5001); // 1e-4: x/scale is rounded, too
             }
         }
     }

@@ -9,6 +9,8 @@ kinds.safetensors    the same numbers, as the package's own dequantisation gives
 tiny-*-of-*.gguf     the first four layers of qwen36-tiny-a in BF16 and F32, in three parts
 tiny-mix.gguf        the same in Q8_0, Q4_0, F16 and F32, with a tokenizer
 k.gguf               a random model whose rows are wide enough for the kinds with blocks of 256
+iq.gguf              the same for the kinds with codebooks, of base 3 and NVFP4, spelled otherwise
+../../fuzz/corpus/gguf/model   a whole model in 37 KB, for the fuzzer to begin with
 digests.json         per file: of each tensor under its checkpoint name and in checkpoint order, FNV-1a
                      of its f32 bytes, again from the package's dequantisation
 
@@ -28,14 +30,26 @@ from safetensors.numpy import save_file
 
 SEED = 8
 KINDS = ["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K",
-         "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4"]
+         "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4", "IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S",
+         "IQ3_XXS", "IQ3_S", "TQ1_0", "TQ2_0", "NVFP4"]
 # where a block's f16 numbers begin
 HALVES = {"Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2], "Q8_0": [0], "Q2_K": [80, 82],
           "Q3_K": [108], "Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208], "IQ4_NL": [0], "IQ4_XS": [0],
-          "MXFP4": []}
+          "MXFP4": [], "IQ1_S": [0], "IQ1_M": [], "IQ2_XXS": [0], "IQ2_XS": [0], "IQ2_S": [0],
+          "IQ3_XXS": [0], "IQ3_S": [0], "TQ1_0": [52], "TQ2_0": [64], "NVFP4": []}
 # of the numbers such a scale multiplies, so that weights come out near 1
 LARGEST = {"Q2_K": 45, "Q3_K": 128, "Q4_K": 900, "Q5_K": 1900, "Q6_K": 4000, "IQ4_NL": 127,
-           "IQ4_XS": 4000, "Q8_0": 127, "Q4_0": 8, "Q4_1": 15, "Q5_0": 16, "Q5_1": 31}
+           "IQ4_XS": 4000, "Q8_0": 127, "Q4_0": 8, "Q4_1": 15, "Q5_0": 16, "Q5_1": 31, "IQ1_S": 17,
+           "IQ1_M": 17, "IQ2_XXS": 166, "IQ2_XS": 166, "IQ2_S": 166, "IQ3_XXS": 480, "IQ3_S": 465,
+           "TQ1_0": 1, "TQ2_0": 1}
+
+
+def halves(rng, kind, scale, n, edges):
+    size = scale / LARGEST[kind] * rng.uniform(0.5, 1.5, n)
+    half = (size * rng.choice([-1, 1], n)).astype(np.float16)
+    if edges:
+        half[:4] = np.array([0, 6e-8, -6e-5, 1000], np.float16)  # subnormal ones, too
+    return half
 
 
 def random_blocks(rng, kind, shape, scale=1.0, edges=False):
@@ -46,11 +60,18 @@ def random_blocks(rng, kind, shape, scale=1.0, edges=False):
         return quantize(rng.normal(0, scale, shape).astype(np.float32), q)
     blocks = rng.integers(0, 256, (int(np.prod(shape)) // n_elem, n_bytes), dtype=np.uint8)
     for at in HALVES[kind]:
-        size = scale / LARGEST[kind] * rng.uniform(0.5, 1.5, len(blocks))
-        half = (size * rng.choice([-1, 1], len(blocks))).astype(np.float16)
+        blocks[:, at:at + 2] = halves(rng, kind, scale, len(blocks), edges).view(np.uint8).reshape(-1, 2)
+    if kind == "IQ1_M":  # a nibble of d above each of four numbers of twelve bits
+        d = halves(rng, kind, scale, len(blocks), edges).view(np.uint16)
+        words = blocks[:, 48:].copy().view(np.uint16) & 0xFFF
+        for i in range(4):
+            words[:, i] |= (d >> 4 * i & 15) << 12
+        blocks[:, 48:] = words.view(np.uint8)
+    if kind == "NVFP4":  # numbers of up to 6 times an e4m3 of 2^-11 to 2^-9
+        blocks[:, :4] = rng.integers(1, 8, (len(blocks), 4))
         if edges:
-            half[:4] = np.array([0, 6e-8, -6e-5, 1000], np.float16)  # subnormal ones, too
-        blocks[:, at:at + 2] = half.view(np.uint8).reshape(-1, 2)
+            blocks[:, :4] = rng.integers(0, 256, (len(blocks), 4))
+            blocks[:2, :4] = [[0, 0x7F, 0x80, 0xFF], [7, 8, 0x7E, 0x78]]
     if kind == "MXFP4":
         blocks[:, 0] = rng.integers(121, 127, len(blocks))
         if edges:
@@ -170,7 +191,7 @@ def to_checkpoint(name, x, c):
         x = x - np.float32(1)
     if name.endswith("A_log"):
         x = np.log(-x.astype(np.float64)).astype(np.float32)
-    heads = heads_of(name, c) if "linear_attn." in name else None
+    heads = heads_of(name, c) if "linear_attn." in name and c.get("in_turns", True) else None
     if heads:
         x = untile(x, *heads, c["linear_num_key_heads"], c["linear_num_value_heads"])
     return np.ascontiguousarray(x)
@@ -205,7 +226,8 @@ def write_metadata(w, c, interval):
     w.add_ssm_group_count(c["linear_num_key_heads"])
     w.add_ssm_time_step_rank(c["linear_num_value_heads"])
     w.add_ssm_inner_size(c["linear_value_head_dim"] * c["linear_num_value_heads"])
-    w.add_full_attention_interval(interval)
+    if interval:
+        w.add_full_attention_interval(interval)
 
 
 def write_tokenizer(w, n_vocab):
@@ -341,6 +363,141 @@ def write_k(out, digests):
     finish(w)
 
 
+def write_iq(out, digests):
+    """What k.gguf does not have, and the other ways to say what layers are."""
+    rng = np.random.default_rng(SEED + 2)
+    D, E, F = 256, 3, 64
+    c = {"max_position_embeddings": 512, "hidden_size": D, "num_hidden_layers": 3,
+         "num_attention_heads": [2, 2, 2], "num_key_value_heads": [0, 1, 1], "head_dim": 128,
+         "rms_norm_eps": 1e-6,
+         "rope_parameters": {"rope_theta": 10000.0, "partial_rotary_factor": 0.25,
+                             "mrope_section": [8, 4, 4]},
+         "num_experts": E, "num_experts_per_tok": 2, "moe_intermediate_size": F,
+         "shared_expert_intermediate_size": F, "linear_conv_kernel_dim": 4, "linear_key_head_dim": 16,
+         "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_value_head_dim": 64,
+         "in_turns": False}
+    w = gguf.GGUFWriter(out / "iq.gguf", "qwen35moe")
+    write_metadata(w, c, None)
+    w.add_nextn_predict_layers(1)
+    w.add_array("qwen35moe.attention.recurrent_layers", [True, False, False])
+    w.add_bool("qwen35moe.ssm.v_head_reordered", False)
+    own = digests.setdefault("iq.gguf", {})
+
+    def matrix(name, kind, *shape, scales=None):
+        data = random_blocks(rng, kind, shape, scale=2.0 / shape[-1] ** 0.5)
+        w.add_tensor(gguf_name(name), data, raw_dtype=None if kind in ("F32", "F16") else Q[kind])
+        x = dequantize(data, Q[kind]).astype(np.float32)
+        if scales is not None:
+            scales = np.array(scales, np.float32)
+            beside = gguf_name(name).removesuffix(".weight")
+            w.add_tensor(beside + ".scale", scales)
+            w.add_tensor(beside + ".input_scale", np.float32([0.25] * len(scales)))
+            x = x * scales.reshape(-1, *[1] * (x.ndim - 1))
+        own[name] = fnv(to_checkpoint(name, x, c))
+
+    def vector(name, n, low, high):
+        shape = n if isinstance(n, tuple) else (n,)
+        x = rng.uniform(low, high, shape).astype(np.float32)
+        # one writer has no ".bias" there
+        w.add_tensor(gguf_name(name).replace("ssm_dt.bias", "ssm_dt"), x)
+        own[name] = fnv(to_checkpoint(name, x, c))
+
+    matrix("embed_tokens.weight", "IQ3_S", 96, D)
+    matrix("lm_head.weight", "NVFP4", 96, D, scales=[1.5])
+    for i in range(2):
+        p = f"layers.{i}."
+        vector(p + "input_layernorm.weight", D, 0.6, 1.4)
+        vector(p + "post_attention_layernorm.weight", D, 0.6, 1.4)
+        if i == 0:
+            matrix(p + "linear_attn.in_proj_qkv.weight", "IQ2_XS", 320, D)
+            matrix(p + "linear_attn.in_proj_z.weight", "IQ3_XXS", 256, D)
+            matrix(p + "linear_attn.in_proj_b.weight", "F32", 4, D)
+            matrix(p + "linear_attn.in_proj_a.weight", "F16", 4, D)
+            vector(p + "linear_attn.conv1d.weight", (320, 4), -1, 1)
+            vector(p + "linear_attn.A_log", 4, -8, -0.2)
+            vector(p + "linear_attn.dt_bias", 4, -4, 1)
+            vector(p + "linear_attn.norm.weight", 64, 0.6, 1.4)
+            matrix(p + "linear_attn.out_proj.weight", "TQ2_0", D, 256)
+        else:
+            matrix(p + "self_attn.q_proj.weight", "IQ1_S", 512, D)
+            matrix(p + "self_attn.k_proj.weight", "IQ2_XXS", 128, D)
+            matrix(p + "self_attn.v_proj.weight", "NVFP4", 128, D, scales=[0.8125])
+            matrix(p + "self_attn.o_proj.weight", "IQ3_S", D, 256)
+            vector(p + "self_attn.q_norm.weight", 128, 0.6, 1.4)
+            vector(p + "self_attn.k_norm.weight", 128, 0.6, 1.4)
+        matrix(p + "mlp.gate.weight", "F32", E, D)
+        matrix(p + "mlp.shared_expert.gate_proj.weight", "IQ2_S", F, D)
+        matrix(p + "mlp.shared_expert.up_proj.weight", "IQ1_M", F, D)
+        matrix(p + "mlp.shared_expert.down_proj.weight", "NVFP4", D, F, scales=[1.0625])
+        vector(p + "mlp.shared_expert_gate.weight", D, -1, 1)
+        if i == 0:
+            matrix(p + "mlp.experts.gate_proj", "NVFP4", E, F, D, scales=[1.25, 0.7, 1.1])
+            matrix(p + "mlp.experts.up_proj", "TQ1_0", E, F, D)
+            matrix(p + "mlp.experts.down_proj", "NVFP4", E, D, F, scales=[0.9])
+        else:
+            matrix(p + "mlp.experts.gate_up_proj", "NVFP4", E, 2 * F, D, scales=[1.25, 0.7, 1.1])
+            matrix(p + "mlp.experts.down_proj", "NVFP4", E, D, F)
+    vector("norm.weight", D, 0.6, 1.4)
+    w.add_tensor("blk.2.nextn.enorm.weight", np.ones(D, np.float32))
+    w.add_tensor("v.blk.0.ln1.weight", np.ones(8, np.float32))
+    w.add_tensor("mm.0.bias", np.ones(8, np.float32))
+    finish(w)
+
+
+def write_seed(out):
+    """One layer of each sort, as small as kinds with blocks of 32 allow."""
+    rng = np.random.default_rng(SEED + 3)
+    D, E, F = 64, 2, 32
+    c = {"max_position_embeddings": 64, "hidden_size": D, "num_hidden_layers": 2,
+         "num_attention_heads": 2, "num_key_value_heads": [0, 1], "head_dim": 16, "rms_norm_eps": 1e-6,
+         "rope_parameters": {"rope_theta": 10000.0, "partial_rotary_factor": 0.25,
+                             "mrope_section": [1, 1, 0]},
+         "num_experts": E, "num_experts_per_tok": 1, "moe_intermediate_size": F,
+         "shared_expert_intermediate_size": F, "linear_conv_kernel_dim": 2, "linear_key_head_dim": 4,
+         "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_value_head_dim": 8}
+    w = gguf.GGUFWriter(out / "model", "qwen35moe")
+    write_metadata(w, c, None)
+
+    def put(name, kind, *shape):
+        x = random_blocks(rng, kind, shape)
+        if name.endswith("A_log"):
+            x = -np.abs(x)
+        w.add_tensor(gguf_name(name), x, raw_dtype=None if kind in ("F32", "F16") else Q[kind])
+
+    put("embed_tokens.weight", "Q4_0", 4, D)
+    for i in range(2):
+        p = f"layers.{i}."
+        put(p + "input_layernorm.weight", "F32", D)
+        put(p + "post_attention_layernorm.weight", "F32", D)
+        if i == 0:
+            put(p + "linear_attn.in_proj_qkv.weight", "MXFP4", 48, D)
+            put(p + "linear_attn.in_proj_z.weight", "NVFP4", 32, D)
+            put(p + "linear_attn.in_proj_b.weight", "Q8_0", 4, D)
+            put(p + "linear_attn.in_proj_a.weight", "BF16", 4, D)
+            put(p + "linear_attn.conv1d.weight", "F32", 48, 2)
+            put(p + "linear_attn.A_log", "F32", 4)
+            put(p + "linear_attn.dt_bias", "F32", 4)
+            put(p + "linear_attn.norm.weight", "F32", 8)
+            put(p + "linear_attn.out_proj.weight", "Q5_0", D, 32)
+            w.add_tensor("blk.0.attn_gate.scale", np.float32([0.5]))
+        else:
+            put(p + "self_attn.q_proj.weight", "IQ4_NL", 64, D)
+            put(p + "self_attn.k_proj.weight", "Q4_1", 16, D)
+            put(p + "self_attn.v_proj.weight", "Q5_1", 16, D)
+            put(p + "self_attn.o_proj.weight", "Q4_0", D, 32)
+            put(p + "self_attn.q_norm.weight", "F32", 16)
+            put(p + "self_attn.k_norm.weight", "F32", 16)
+        put(p + "mlp.gate.weight", "F32", E, D)
+        put(p + "mlp.shared_expert.gate_proj.weight", "Q4_0", F, D)
+        put(p + "mlp.shared_expert.up_proj.weight", "Q4_0", F, D)
+        put(p + "mlp.shared_expert.down_proj.weight", "Q4_0", D, F)
+        put(p + "mlp.shared_expert_gate.weight", "F32", D)
+        put(p + "mlp.experts.gate_up_proj", "Q4_0", E, 2 * F, D)
+        put(p + "mlp.experts.down_proj", "Q4_0", E, D, F)
+    put("norm.weight", "F32", D)
+    finish(w)
+
+
 def main():
     fixtures = Path(sys.argv[1])
     out = fixtures / "gguf"
@@ -349,6 +506,8 @@ def main():
     write_kinds(out)
     write_tiny(fixtures, out, digests)
     write_k(out, digests)
+    write_iq(out, digests)
+    write_seed(fixtures.parent / "fuzz/corpus/gguf")
     (out / "digests.json").write_text(json.dumps(digests, indent=0) + "\n")
 
 

@@ -229,10 +229,10 @@ T_TEST(precise_tensors_keep_their_type)
     micro_compare_all(out, src);
 }
 
-/* -- notes and small files
- * --------------------------------------------------------------------------- */
+/* -- recipes and what is said about rounding
+ * --------------------------------------------------------- */
 
-static char notes[2000];
+static char notes[8000];
 
 static void take_note(void *user, const char *line)
 {
@@ -241,6 +241,99 @@ static void take_note(void *user, const char *line)
     strncat(notes, line, sizeof notes - strlen(notes) - 2);
     strcat(notes, "|");
 }
+
+static const char *format_of(const coli__container *c, const char *name)
+{
+    static char text[32];
+    for (uint32_t i = 0; i < coli__container_n_tensor(c); i++) {
+        const coli__ct_tensor *t = coli__container_tensor(c, i);
+        if (strcmp(t->name, name) == 0) coli__wfmt_name(t->mat.fmt, text);
+    }
+    return text;
+}
+
+static void is_format(coli__wfmt fmt, const char *name)
+{
+    char text[32];
+    coli__wfmt_name(fmt, text);
+    T_STR(text, name);
+}
+
+T_TEST(recipes_decide)
+{
+    T_BEGIN;
+    micro m;
+    micro_init(&m, MICRO_CONFIG(4, ""), 6, MICRO_FUSED);
+    const char *src = micro_write(&m, micro_path("recipe.src")), *out = micro_path("recipe");
+    micro_finish(&m);
+    micro_text(micro_path("recipe.txt"), "experts int4\nexperts.down int8-g32-f32 layers 1\n"
+                                         "self_attn.* bf16\nembed source\nhead int4\nrouter f32\n");
+    coli_convert_opts opts = {
+        .struct_size = sizeof opts, .n_threads = 2, .recipe = micro_path("recipe.txt")};
+    T_OK(coli_convert(src, out, &opts));
+    coli__container *c;
+    T_OK(coli__container_open(out, &c));
+    T_STR(format_of(c, "embed_tokens.weight"), "bf16");
+    T_STR(format_of(c, "lm_head.weight"), "int4-g64-f16");
+    T_STR(format_of(c, "layers.1.self_attn.q_proj.weight"), "bf16");
+    T_STR(format_of(c, "layers.0.linear_attn.out_proj.weight"),
+          "int8-g64-f16"); // no line: the default
+    T_STR(format_of(c, "layers.0.mlp.gate.weight"), "f32");
+    is_format(coli__container_experts(c, 0)->down.fmt, "int4-g64-f16");
+    is_format(coli__container_experts(c, 1)->down.fmt, "int8-g32-f32");
+    is_format(coli__container_experts(c, 1)->gate.fmt, "int4-g64-f16");
+    coli__container_close(c);
+    T_OK(coli_verify(out, NULL, NULL));
+    micro_compare_all(out, src);
+
+    opts.experts = "bf16"; // behind the recipe's own lines
+    T_OK(coli_convert(src, micro_path("recipe-over"), &opts));
+    T_OK(coli__container_open(micro_path("recipe-over"), &c));
+    is_format(coli__container_experts(c, 1)->down.fmt, "bf16");
+    T_STR(format_of(c, "lm_head.weight"), "int4-g64-f16");
+    coli__container_close(c);
+
+    opts = (coli_convert_opts){.struct_size = sizeof opts, .recipe = "exact"};
+    T_OK(coli_convert(src, micro_path("recipe-exact"), &opts));
+    T_OK(coli__container_open(micro_path("recipe-exact"), &c));
+    is_format(coli__container_experts(c, 0)->gate.fmt, "bf16");
+    T_STR(format_of(c, "lm_head.weight"), "bf16");
+    coli__container_close(c);
+
+    micro_text(micro_path("bad.txt"), "# mine\nexperts int4\nself_atn.q_proj int8\n");
+    opts.recipe = micro_path("bad.txt");
+    T_FAILS(coli_convert(src, micro_path("recipe-bad"), &opts), COLI_E_FORMAT,
+            "bad.txt: line 3: \"self_atn.q_proj\" is no matrix of this model");
+    T_TRUE(!coli__path_exists(micro_path("recipe-bad")) &&
+           !coli__path_exists(micro_path("recipe-bad.partial")));
+}
+
+/* Every kind once, ten of the matrices; and a matrix that int8 holds exactly is none of them. */
+T_TEST(what_rounding_cost_is_said)
+{
+    T_BEGIN;
+    micro m;
+    micro_init(&m, MICRO_CONFIG(4, ""), 6, MICRO_FUSED);
+    uint16_t *head = (void *)(uintptr_t)micro_find(&m, "lm_head.weight")->data;
+    for (int i = 0; i < 48 * 32; i++) head[i] = micro_bf16((float)(i % 32 ? i % 5 : 127));
+    const char *src = micro_write(&m, micro_path("said.src"));
+    micro_finish(&m);
+    notes[0] = 0;
+    const coli_convert_opts opts = {.struct_size = sizeof opts, .n_threads = 3, .note = take_note};
+    T_OK(coli_convert(src, micro_path("said"), &opts));
+    T_TRUE(strstr(notes, "|mlp.experts.down as int4-g64-f16: 0.006144 M weights, error ") != NULL);
+    T_TRUE(strstr(notes, "|self_attn.o_proj as int8-g64-f16: 0.001024 M weights, error 0.") !=
+           NULL);
+    T_TRUE(strstr(notes, " of plain rounding's|") != NULL);
+    T_TRUE(strstr(notes, "lm_head") == NULL);
+    T_TRUE(strstr(notes, "norm") == NULL && strstr(notes, "mlp.gate") == NULL);
+    T_TRUE(strstr(notes, "|worst 1: layers.") != NULL &&
+           strstr(notes, "|worst 10: layers.") != NULL);
+    T_TRUE(strstr(notes, "|worst 11") == NULL);
+}
+
+/* -- notes and small files
+ * --------------------------------------------------------------------------- */
 
 static coli_status convert_noting(const char *src, const char *out, const char *template)
 {
@@ -260,7 +353,7 @@ T_TEST(what_is_not_needed_is_said_once)
 {
     T_BEGIN;
     T_OK(convert_noting(TEST_FIXTURES "/qwen36-tiny-b", micro_path("notes-b"), "3.6"));
-    T_TRUE(strstr(notes, "skipped 3 mtp tensors and 2 visual tensors|") != NULL);
+    T_TRUE(strstr(notes, "skipped 3 mtp tensors|skipped 2 visual tensors|") != NULL);
     T_TRUE(strstr(notes, "left out") == NULL);
     micro m;
     micro_init(&m, MICRO_CONFIG(4, ""), 6, MICRO_FUSED);
@@ -471,10 +564,16 @@ T_TEST(fp8_rules)
                MICRO_FP8);
     refused(&m, COLI_E_UNSUPPORTED, "only [128, 128]");
 
-    micro_init(&m, MICRO_CONFIG(4, ""), 3, MICRO_FUSED); // fused and fp8: nobody defines the scales
+    micro_init(&m, MICRO_CONFIG(4, ""), 3, MICRO_FUSED);
     coli__st_out *t = micro_find(&m, "model.layers.0.mlp.experts.down_proj");
     t->dtype = COLI_DT_F8_E4M3;
-    refused(&m, COLI_E_UNSUPPORTED, "this has rank 3");
+    refused(&m, COLI_E_FORMAT, "down_proj: is F8_E4M3 and has no ");
+
+    micro_init(&m, MICRO_CONFIG(4, ""), 3, MICRO_FUSED); // fused ones have a grid for each expert
+    micro_find(&m, "model.layers.0.mlp.experts.down_proj")->dtype = COLI_DT_F8_E4M3;
+    micro_random(&m, "model.layers.0.mlp.experts.down_proj_scale_inv", COLI_DT_F32, 2,
+                 (const uint64_t[]){1, 1});
+    refused(&m, COLI_E_FORMAT, "down_proj_scale_inv: expected the shape [4, 1, 1], found [1, 1]");
 }
 
 T_TEST(numbers_that_are_none)
@@ -830,6 +929,8 @@ int main(void)
         cmocka_unit_test(wide_matrices_get_f32_scales),
         cmocka_unit_test(a_matrix_of_zeros),
         cmocka_unit_test(precise_tensors_keep_their_type),
+        cmocka_unit_test(recipes_decide),
+        cmocka_unit_test(what_rounding_cost_is_said),
         cmocka_unit_test(what_is_not_needed_is_said_once),
         cmocka_unit_test(chat_templates),
         cmocka_unit_test(small_files_are_copied),

@@ -4,6 +4,7 @@
 
 #include "t.h"
 
+#include "engines/engine.h"
 #include "libcoli/src/model/gguf.h"
 #include "libcoli/src/model/safetensors.h"
 
@@ -377,11 +378,11 @@ T_TEST(wrong_tensors)
 T_TEST(kinds_that_cannot_be_read_are_named)
 {
     T_BEGIN;
-    file f = one(32, 256, 1, 16, 0, 66); // IQ2_XXS
+    file f = one(32, 128, 1, 41, 0, 18); // Q1_0
     coli__gguf *g;
     T_OK(coli__gguf_open_bytes("f", f.bytes, f.n, &g));
     float out[256];
-    T_FAILS(coli__gguf_to_f32(coli__gguf_at(g, 0), 0, 256, out), COLI_E_UNSUPPORTED, "IQ2_XXS");
+    T_FAILS(coli__gguf_to_f32(coli__gguf_at(g, 0), 0, 128, out), COLI_E_UNSUPPORTED, "Q1_0");
     coli__gguf_close(g);
     f = one(32, 32, 2, 8, 0, 68);
     T_OK(coli__gguf_open_bytes("f", f.bytes, f.n, &g));
@@ -466,6 +467,172 @@ T_TEST(parts_of_a_split_file)
     T_FAILS(open_split("other.gguf"), COLI_E_FORMAT, "-00001-of-00002.gguf");
 }
 
+/* -- the family's metadata --------------------------------------------------------------------- */
+
+static void kv_list(file *f, const char *key, uint32_t n, const uint32_t *values)
+{
+    text(f, key);
+    u32(f, COLI_GGUF_ARRAY);
+    u32(f, COLI_GGUF_U32);
+    u64(f, n);
+    for (uint32_t i = 0; i < n; i++) u32(f, values[i]);
+}
+
+static void kv_bool(file *f, const char *key, bool value)
+{
+    text(f, key);
+    u32(f, COLI_GGUF_BOOL);
+    put(f, &(uint8_t){value}, 1);
+}
+
+enum { N_COMMON = 17 };
+
+/* A file of four layers, without what differs: n_kv keys that `more` writes. */
+static file family_file(uint32_t n_kv, void (*more)(file *f))
+{
+    static const struct {
+        const char *key;
+        uint32_t value;
+    } common[] = {
+        {"qwen35moe.block_count", 4},
+        {"qwen35moe.embedding_length", 64},
+        {"qwen35moe.context_length", 64},
+        {"qwen35moe.attention.head_count", 4},
+        {"qwen35moe.attention.key_length", 16},
+        {"qwen35moe.rope.dimension_count", 4},
+        {"qwen35moe.expert_count", 4},
+        {"qwen35moe.expert_used_count", 2},
+        {"qwen35moe.expert_feed_forward_length", 32},
+        {"qwen35moe.expert_shared_feed_forward_length", 32},
+        {"qwen35moe.ssm.group_count", 2},
+        {"qwen35moe.ssm.time_step_rank", 6},
+        {"qwen35moe.ssm.state_size", 8},
+        {"qwen35moe.ssm.inner_size", 48},
+        {"qwen35moe.ssm.conv_kernel", 4},
+    };
+    file f;
+    head(&f, 2, N_COMMON + n_kv);
+    kv_text(&f, "general.architecture", "qwen35moe");
+    text(&f, "qwen35moe.rope.freq_base");
+    u32(&f, COLI_GGUF_F32);
+    put(&f, &(float){10000}, 4);
+    for (size_t i = 0; i < sizeof common / sizeof common[0]; i++)
+        kv_u32(&f, common[i].key, common[i].value);
+    more(&f);
+    tensor(&f, "token_embd.weight", 64, 8, 0, 0);
+    tensor(&f, "blk.0.ssm_dt", 6, 1, 0, 2048);
+    data(&f, 32, 2048 + 24);
+    return f;
+}
+
+/* What config.json says, or how it is refused (`refuses` not NULL). */
+static void config_says(uint32_t n_kv, void (*more)(file *f), const char *says, const char *refuses)
+{
+    const file f = family_file(n_kv, more);
+    coli__gguf *g;
+    const coli__gguf_family *family;
+    coli__buf config = {0};
+    T_OK(coli__gguf_open_bytes("f", f.bytes, f.n, &g));
+    T_OK(coli__engine_gguf(g, &family));
+    const coli_status status = family->config(g, &config);
+    if (refuses) {
+        T_TRUE(status == COLI_E_FORMAT || status == COLI_E_UNSUPPORTED);
+        if (!strstr(coli_error_message(), refuses)) print_error("%s\n", coli_error_message());
+        T_TRUE(strstr(coli_error_message(), refuses) != NULL);
+    } else {
+        T_OK(status);
+        if (!strstr(config.data, says)) print_error("no %s in %s\n", says, config.data);
+        T_TRUE(strstr(config.data, says) != NULL);
+        T_TRUE(strstr(config.data, "\"num_attention_heads\": 4,") != NULL);
+        T_TRUE(strstr(config.data, "\"num_key_value_heads\": 2,") != NULL);
+    }
+    coli__buf_finish(&config);
+    coli__gguf_close(g);
+}
+
+static const char by_two[] =
+    "\"layer_types\": [\"linear_attention\", \"full_attention\", \"linear_attention\", "
+    "\"full_attention\"]";
+
+#define MORE(name, ...)                                                                            \
+    static void name(file *f)                                                                      \
+    {                                                                                              \
+        __VA_ARGS__                                                                                \
+    }
+#define KV_HEADS  "qwen35moe.attention.head_count_kv"
+#define RECURRENT "qwen35moe.attention.recurrent_layers"
+// clang-format off
+MORE(plain, kv_u32(f, KV_HEADS, 2);)
+MORE(interval, kv_u32(f, KV_HEADS, 2); kv_u32(f, "qwen35moe.full_attention_interval", 2);)
+MORE(heads_by_layer, kv_list(f, KV_HEADS, 4, (uint32_t[]){0, 2, 0, 2});)
+MORE(heads_and_interval, kv_list(f, KV_HEADS, 4, (uint32_t[]){0, 0, 0, 2});
+                         kv_u32(f, "qwen35moe.full_attention_interval", 4);)
+MORE(listed, kv_u32(f, KV_HEADS, 2); kv_list(f, RECURRENT, 4, (uint32_t[]){1, 0, 1, 0});)
+MORE(with_mtp, kv_list(f, KV_HEADS, 4, (uint32_t[]){0, 2, 2, 2});
+               kv_u32(f, "qwen35moe.nextn_predict_layers", 1);)
+MORE(too_short, kv_list(f, KV_HEADS, 3, (uint32_t[]){0, 2, 0});)
+MORE(too_long, kv_list(f, KV_HEADS, 5, (uint32_t[]){0, 2, 0, 2, 0});)
+MORE(all_zero, kv_list(f, KV_HEADS, 4, (uint32_t[]){0, 0, 0, 0});)
+MORE(different, kv_list(f, KV_HEADS, 4, (uint32_t[]){0, 2, 0, 4});)
+MORE(headless, kv_list(f, KV_HEADS, 4, (uint32_t[]){0, 2, 0, 0});
+               kv_list(f, RECURRENT, 4, (uint32_t[]){1, 0, 1, 0});)
+MORE(words, kv_u32(f, KV_HEADS, 2); kv_texts(f, RECURRENT, 1); text(f, "all");)
+MORE(single, kv_u32(f, KV_HEADS, 2); kv_u32(f, RECURRENT, 1);)
+MORE(normed, kv_u32(f, KV_HEADS, 2); kv_bool(f, "qwen35moe.norm_top_k_prob", true);)
+MORE(not_normed, kv_u32(f, KV_HEADS, 2); kv_bool(f, "qwen35moe.norm_top_k_prob", false);)
+MORE(no_flag, kv_u32(f, KV_HEADS, 2); kv_u32(f, "qwen35moe.norm_top_k_prob", 1);)
+MORE(in_turns, kv_bool(f, "qwen35moe.ssm.v_head_reordered", true);)
+MORE(in_groups, kv_bool(f, "qwen35moe.ssm.v_head_reordered", false);)
+// clang-format on
+
+T_TEST(what_layers_are)
+{
+    T_BEGIN;
+    config_says(1, plain, "\"full_attention_interval\": 4,", NULL);
+    config_says(2, interval, "\"full_attention_interval\": 2,", NULL);
+    config_says(1, heads_by_layer, by_two, NULL);
+    config_says(2, heads_and_interval, "\"full_attention_interval\": 4,", NULL);
+    config_says(2, listed, by_two, NULL);
+    config_says(2, with_mtp, "[\"linear_attention\", \"full_attention\", \"full_attention\"]",
+                NULL);
+    config_says(1, too_short, NULL, KV_HEADS ": expected a number for each of 4 layers");
+    config_says(1, too_long, NULL, KV_HEADS ": expected a number for each of 4 layers");
+    config_says(1, all_zero, NULL, KV_HEADS ": no layer of attention");
+    config_says(1, different, NULL, KV_HEADS ": layer 3 has 4 heads");
+    config_says(2, headless, NULL, KV_HEADS ": layer 3 has 0 heads");
+    config_says(2, words, NULL, RECURRENT ": expected a number");
+    config_says(2, single, NULL, RECURRENT ": expected a list");
+    config_says(2, normed, "num_experts_per_tok", NULL);
+    config_says(2, not_normed, NULL, "norm_top_k_prob: only true");
+    config_says(2, no_flag, NULL, "norm_top_k_prob: expected true or false");
+}
+
+/* Value heads are in turns unless a file says otherwise; a bias may be called one or not. */
+T_TEST(where_value_heads_are)
+{
+    T_BEGIN;
+    for (int turns = 0; turns < 2; turns++) {
+        const file f = family_file(1, turns ? in_turns : in_groups);
+        coli__gguf *g;
+        const coli__gguf_family *family;
+        coli__gguf_place place;
+        T_OK(coli__gguf_open_bytes("f", f.bytes, f.n, &g));
+        T_OK(coli__engine_gguf(g, &family));
+        T_TRUE(family->place(g, "layers.0.linear_attn.dt_bias", &place));
+        T_STR(place.name, "blk.0.ssm_dt");
+        T_EQ(place.cols.width, turns);
+        T_TRUE(family->place(g, "layers.1.linear_attn.dt_bias", &place));
+        T_STR(place.name, "blk.1.ssm_dt.bias");
+        T_TRUE(family->place(g, "layers.0.linear_attn.in_proj_qkv.weight", &place));
+        T_EQ(place.rows.width, turns ? 8 : 0);
+        T_STR(family->skips(g, "v.blk.0.ln1.weight"), "vision");
+        T_STR(family->skips(g, "blk.4.nextn.eh_proj.weight"), "mtp");
+        T_STR(family->skips(g, "blk.0.attn_qkv.input_scale"), "input_scale");
+        T_TRUE(family->skips(g, "blk.0.attn_qkv.scale") == NULL);
+        coli__gguf_close(g);
+    }
+}
+
 /* -- numbers ----------------------------------------------------------------------------------- */
 
 /* Every kind against the package that wrote the file, bit for bit; and where a kind has a grid, its
@@ -477,10 +644,10 @@ T_TEST(every_kind_is_exact)
     coli__st *st;
     T_OK(coli__gguf_open(TEST_FIXTURES "/gguf/kinds.gguf", &g));
     T_OK(coli__st_open(TEST_FIXTURES "/gguf/kinds.safetensors", &st));
-    T_EQ(coli__gguf_count(g), 16);
-    T_EQ(coli__st_count(st), 16);
+    T_EQ(coli__gguf_count(g), 26);
+    T_EQ(coli__st_count(st), 26);
     static float out[3 * 512], expected[3 * 512], scales[3 * 512 / 32];
-    for (uint32_t i = 0; i < 16; i++) {
+    for (uint32_t i = 0; i < 26; i++) {
         const coli__gguf_tensor *t = coli__gguf_at(g, i);
         const coli__st_tensor *e = coli__st_find(st, t->name);
         T_TRUE(e != NULL && strcmp(t->kind->name, t->name) == 0);
@@ -493,8 +660,8 @@ T_TEST(every_kind_is_exact)
         coli__gguf_scales(t, 0, t->n_elem, scales);
         for (uint32_t k = 0; k < 3 * 512; k++) {
             const double s = (double)scales[k / 32], x = (double)out[k];
-            T_TRUE(s >= 0 && (s == 0 ? x == 0 : x / s == nearbyint(x / s)));
-            if (s > 0) T_FLE(fabs(x / s), 128);
+            T_TRUE(s == 0 ? x == 0 : x / s == nearbyint(x / s));
+            if (s != 0) T_FLE(fabs(x / s), 128);
         }
     }
     coli__gguf_close(g);
@@ -512,6 +679,8 @@ int main(void)
         cmocka_unit_test(wrong_tensors),
         cmocka_unit_test(kinds_that_cannot_be_read_are_named),
         cmocka_unit_test(parts_of_a_split_file),
+        cmocka_unit_test(what_layers_are),
+        cmocka_unit_test(where_value_heads_are),
         cmocka_unit_test(every_kind_is_exact),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -217,7 +217,9 @@ T_TEST(checking_finds)
     coli__mat m = {data, 1, 64, format("int4"), -3};
     T_OK(coli__mat_pack_panel(m.fmt, w, 1, 64, 64, -3, data));
     T_OK(coli__mat_check(&m));
-    static const uint16_t bad[] = {0x8000, 0xC400, 0x7C00, 0x7E00};
+    memcpy(data, &(uint16_t){0xC400}, 2); // a scale may have a sign
+    T_OK(coli__mat_check(&m));
+    static const uint16_t bad[] = {0x7C00, 0xFC00, 0x7E00, 0xFE00};
     for (uint32_t i = 0; i < 4; i++) {
         memcpy(data, &bad[i], 2);
         T_FAILS(coli__mat_check(&m), COLI_E_FORMAT, "row 0, group 0");
@@ -227,9 +229,13 @@ T_TEST(checking_finds)
     T_OK(coli__mat_check(&m));
     m.scale_exp = -5; // 65504 * 2^-5 is above 2^10
     T_FAILS(coli__mat_check(&m), COLI_E_FORMAT, "scale");
-    memcpy(data, &(uint16_t){0x0001}, 2);
-    m.scale_exp = -17; // 2^-41
+    memcpy(data, &(uint16_t){0xFBFF}, 2);
     T_FAILS(coli__mat_check(&m), COLI_E_FORMAT, "scale");
+    for (uint32_t sign = 0; sign < 2; sign++) {
+        memcpy(data, &(uint16_t){(uint16_t)(sign << 15 | 1)}, 2);
+        m.scale_exp = -17; // 2^-41
+        T_FAILS(coli__mat_check(&m), COLI_E_FORMAT, "scale");
+    }
     m.scale_exp = 61;
     T_FAILS(coli__mat_check(&m), COLI_E_FORMAT, "power of two");
 
@@ -248,6 +254,54 @@ T_TEST(checking_finds)
     m = (coli__mat){(const uint8_t *)h, 1, 16, format("bf16"), 0};
     h[15] = 0xFF80;
     T_FAILS(coli__mat_check(&m), COLI_E_FORMAT, "row 0, column 15");
+}
+
+/* ---- scales that come with the weights ------------------------------------------------------- */
+
+/* Every code, under scales of both signs and down to f16's smallest: the same weights come back, to
+ * the bit, also the negative zeros.  One weight off the grid, and its group alone is rounded. */
+static void grids_in(const char *name, int32_t lo, int32_t hi)
+{
+    enum { N_IN = 8 * 32 };
+    const coli__wfmt fmt = format(name);
+    static const float scales[8] = {1.0f,     -1.0f,     -0x1p-10f, 0x1.554p-3f,
+                                    0x1p-24f, -0x1p-24f, 0.0f,      -0x1.ffcp-9f};
+    float w[N_IN], back[N_IN];
+    for (uint32_t i = 0; i < N_IN; i++)
+        w[i] = (float)(lo + (int32_t)(i * 37 % (uint32_t)(hi - lo + 1))) * scales[i / 32];
+    uint64_t n_bytes;
+    T_TRUE(coli__mat_bytes(fmt, 1, N_IN, &n_bytes, NULL));
+    uint8_t *data = coli__alloc64(n_bytes);
+    const coli__mat m = {data, 1, N_IN, fmt, fmt.scale_f16 ? -14 : 0};
+    const coli__pack_args args = {.fmt = fmt,
+                                  .w = w,
+                                  .n_row = 1,
+                                  .n_in = N_IN,
+                                  .ld = N_IN,
+                                  .scale_exp = m.scale_exp,
+                                  .grid = scales,
+                                  .out = data};
+    T_OK(coli__mat_pack(&args));
+    T_OK(coli__mat_check(&m));
+    coli__mat_row(&m, 0, back);
+    T_MEM(back, w, 6 * 32 * sizeof *w);
+    for (uint32_t i = 6 * 32; i < N_IN; i++) T_TRUE(back[i] == w[i]); // a scale of 0 keeps no sign
+
+    w[40] = (float)hi + 0.5f; // under the scale -1
+    T_OK(coli__mat_pack(&args));
+    coli__mat_row(&m, 0, back);
+    for (uint32_t i = 0; i < N_IN; i++) T_TRUE(i / 32 == 1 || back[i] == w[i]);
+    T_FLE(fabs((double)back[40] - (double)w[40]), 1.0);
+    coli__free_aligned(data);
+}
+
+T_TEST(grids_are_kept)
+{
+    T_BEGIN;
+    grids_in("int4-g32-f16", -8, 7);
+    grids_in("int4-g32-f32", -8, 7);
+    grids_in("int8-g32-f16", -128, 127);
+    grids_in("int8-g32-f32", -128, 127);
 }
 
 /* ---- packing is never worse than plain rounding ---------------------------------------------- */
@@ -331,11 +385,17 @@ T_PROP(packing_beats_plain_rounding, 300)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(names_go_both_ways), cmocka_unit_test(sizes),
-        cmocka_unit_test(layout_int4),        cmocka_unit_test(layout_int8_row),
-        cmocka_unit_test(layout_float),       cmocka_unit_test(scales_round_half_to_even),
-        cmocka_unit_test(packing_refuses),    cmocka_unit_test(powers_of_two_for_scales),
-        cmocka_unit_test(checking_finds),     cmocka_unit_test(packing_beats_plain_rounding),
+        cmocka_unit_test(names_go_both_ways),
+        cmocka_unit_test(sizes),
+        cmocka_unit_test(layout_int4),
+        cmocka_unit_test(layout_int8_row),
+        cmocka_unit_test(layout_float),
+        cmocka_unit_test(scales_round_half_to_even),
+        cmocka_unit_test(packing_refuses),
+        cmocka_unit_test(powers_of_two_for_scales),
+        cmocka_unit_test(checking_finds),
+        cmocka_unit_test(grids_are_kept),
+        cmocka_unit_test(packing_beats_plain_rounding),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

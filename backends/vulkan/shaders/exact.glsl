@@ -18,10 +18,10 @@ const uint ROUNDING_BITS = 0x4B400000u;
 // coli_f16_to_f32.  (unpackHalf2x16 may flush denormals.)
 float f16_to_f32(uint h)
 {
-    const uint exponent = h >> 10 & 31u, mantissa = h & 0x3FFu; // a scale has no sign
+    const uint exponent = h >> 10 & 31u, mantissa = h & 0x3FFu;
     precise float small = float(mantissa) * uintBitsToFloat(0x33800000u); // 0x1p-24
-    const float large = uintBitsToFloat((exponent + 112u) << 23 | mantissa << 13);
-    return exponent == 0u ? small : large;
+    const uint large = (exponent + 112u) << 23 | mantissa << 13;
+    return uintBitsToFloat((h & 0x8000u) << 16 | (exponent == 0u ? floatBitsToUint(small) : large));
 }
 
 // coli_recip

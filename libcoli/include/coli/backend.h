@@ -110,8 +110,9 @@ enum {
  *                 int4  chunk c: low nibbles columns 8c..8c+3, high nibbles 8c+4..8c+7,
  *                       stored as value + 8                                        (G/8 chunks)
  *
- *     A scale is the stored number times 2^scale_exp: 0, or within [2^-40, 2^10], never negative.
- *     f16 scales may be denormal f16 numbers.  Padding holds the code of 0; its scales are 0.
+ *     A scale is the stored number times 2^scale_exp: 0, or of a magnitude within [2^-40, 2^10], with
+ *     either sign.  f16 scales may be denormal f16 numbers.  Padding holds the code of 0; its scales
+ *     are 0.
  *
  * "row" formats have one scale per row and are computed in groups of 64 like the others. */
 #define COLI_BK_FORMAT_LIST(X)                                                                     \

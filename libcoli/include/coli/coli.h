@@ -633,20 +633,31 @@ typedef struct coli_convert_opts {
     uint32_t struct_size;
     /* "int4", "int8", "bf16", "f32", or in full "int4-g64-f16"; NULL: int4, int8.  With NULL, what a
      * GGUF file has in blocks of one scale per 32 weights gets groups of 32, and experts in Q8_0
-     * become int8: so Q8_0 stays what it is. */
+     * become int8: so Q8_0 stays what it is; and merged experts get the format that holds their
+     * codes and scales as they are. */
     const char *experts, *trunk;
     const char *chat_template;   /* NULL: found in the source, else "3.6" */
     uint32_t n_threads;
     coli_progress_fn progress;
-    void (*note)(void *user, const char *line);
+    void (*note)(void *user, const char *line); /* also what rounding cost, at the end */
     void *user;
+    /* "small", "balanced", "exact", or the path of a file that says which tensors get which format
+     * (docs/formats/recipe.md); experts and trunk are then lines behind its own.  NULL: they alone
+     * count. */
+    const char *recipe;
+    /* What coli_imatrix_make wrote about this model: squared errors count by it.  NULL: all alike. */
+    const char *imatrix;
 } coli_convert_opts;
 
-/* Hugging Face checkpoint (a directory) or GGUF file to container.  `out` must not exist and appears only when complete.
+/* Hugging Face checkpoint or container of merged experts (a directory), or GGUF file, to container.  `out`
+ * must not exist and appears only when complete.  A process that is killed leaves "<out>.partial"; the
+ * same call goes on with it, any other begins anew, and a note says which.
  * Errors   E_NOTFOUND, E_FORMAT (a file is malformed or a tensor missing: names file and tensor),
  *          E_NUMERIC (a weight is no number or too large for the format), E_UNSUPPORTED, E_EXISTS,
- *          E_LIMIT (what does not fit the memory below), E_CANCELLED, E_IO, E_NOMEM.
- * Cost     memory: at most 256 MiB besides the mapped checkpoint; time: that of reading it twice. */
+ *          E_LIMIT (what does not fit the memory below, or the disk: nothing was written), E_EXISTS also
+ *          while another process converts to `out`, E_CANCELLED, E_IO, E_NOMEM.
+ * Cost     memory: at most 256 MiB, mapped files included; time: that of reading it twice, and some
+ *          40 ns of one thread for each weight that becomes int4, 120 for int8. */
 COLI_API coli_status coli_convert(const char *src, const char *out, const coli_convert_opts *opts);
 
 /* Read all of a container and check every checksum, scale and weight, and that its tokenizer and
@@ -872,6 +883,7 @@ typedef struct coli_plan_opts {
      * coli_convert; NULL: int4, int8.  E_INVALID for a container, which has its formats. */
     const char *experts, *trunk;
     bool measure; /* also how fast this machine is, and what speed to expect; a second or two */
+    const char *recipe; /* of such a model, as for coli_convert; NULL: the formats alone count */
 } coli_plan_opts;
 
 /* The same, also for a model that is not converted yet, and with the expected speed. */
@@ -1048,6 +1060,23 @@ typedef struct coli_task {
     const char *answer;       /* that is expected; NULL unless the kind is exact */
 } coli_task;
 COLI_API coli_status coli_tasks_get(const coli_tasks *tasks, uint32_t i, coli_task *out);
+
+typedef struct coli_imatrix_opts {
+    uint32_t struct_size;
+    coli_progress_fn progress; /* in tokens */
+    void *user;
+} coli_imatrix_opts;
+
+/* Feed texts, of choices the one with the right ending and of questions the prompt, and write down how large the
+ * numbers are, in the mean square, that each column of each matrix is multiplied with
+ * (docs/formats/imatrix.md): for coli_convert.  The better the session's model, the better: one in
+ * bf16 or int8.  What the session held is lost.
+ *   out  must not exist and appears only when complete
+ * Errors   E_INVALID (experts may be on devices: open the model with backend "none"), E_LIMIT (the
+ *          session's context is too short), E_EXISTS, E_CANCELLED, E_NUMERIC, E_IO, E_NOMEM.
+ * Cost     memory: 8 bytes for each column that an expert or a matrix has (35B: 210 MB); time: that of reading the texts as prompts, and all their logits. */
+COLI_API coli_status coli_imatrix_make(coli_session *session, const coli_tasks *tasks,
+                                       const char *out, const coli_imatrix_opts *opts);
 
 /* What a model made of them. */
 typedef struct coli_scores coli_scores;

@@ -94,8 +94,10 @@ static void extreme_products(coli__ck *ck, uint32_t format)
         for (uint32_t c = 0; c < 3; c++) {
             coli_bk_source s = coli__ck_matrix_block(ck, format, 17, 320);
             fill(&s, 0, codes[c], 1.0f);
-            // some rows keep a scale of 0, and their products are +0
+            // rows with a scale of 0, whose products are +0, and with a negative one, whose codes
+            // of 0 make products of -0 and a sum of +0
             coli__ck_put_scale(&s, 0, 5, ~0u, 0.0f);
+            coli__ck_put_scale(&s, 0, 6, ~0u, -1.0f);
             s.matrix[0].scale_exp = exps[e];
             coli__ck_tensor *w = coli__ck_upload(ck, s);
             coli__ck_rows *x = coli__ck_random_rows(ck, N_EXTREME_ROW, &s.matrix[0]);
@@ -115,6 +117,7 @@ static void extreme_experts(coli__ck *ck, uint32_t format)
             coli_bk_source s = coli__ck_expert_block(ck, format, format, 128, 64);
             fill(&s, matrix, e % 2 ? -half : half - 1, 1.0f);
             coli__ck_put_scale(&s, matrix, 3, ~0u, 0.0f);
+            coli__ck_put_scale(&s, matrix, 4, ~0u, -1.0f);
             s.matrix[matrix].scale_exp = exps[e];
             coli__ck_tensor *t = coli__ck_upload(ck, s);
             coli__ck_rows *x = coli__ck_random_rows(ck, N_EXTREME_ROW, &s.matrix[0]);

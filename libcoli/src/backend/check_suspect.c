@@ -92,6 +92,10 @@ static float half_without_denormals(uint16_t h)
 {
     return h & 0x7C00u ? coli_f16_to_f32(h) : 0.0f;
 }
+static float half_without_sign(uint16_t h)
+{
+    return coli_f16_to_f32(h & 0x7FFFu);
+}
 static float power_ignored(int32_t scale_exp)
 {
     (void)scale_exp;
@@ -273,6 +277,7 @@ static const steps suspects[] = {
     {"the integers look summed over the whole row, not over groups", .sum = sum_integers},
     {"scale_exp looks ignored", .power = power_ignored},
     {"denormal f16 scales look read as 0", .half = half_without_denormals},
+    {"the sign of f16 scales looks ignored", .half = half_without_sign},
     {"the columns behind the last whole group look ignored", .columns = whole_groups},
     {"the last column of a width that is no multiple of the group looks ignored",
      .columns = without_odd_column},

@@ -88,21 +88,13 @@ void coli__ck_put_code(const coli_bk_source *s, uint32_t matrix, uint32_t row, u
     *byte = (uint8_t)(c % 8 < 4 ? (*byte & 0xF0u) | code : (*byte & 0x0Fu) | code << 4);
 }
 
-/* The f16 of a number that has one. */
-static uint16_t to_half(float x)
-{
-    const uint32_t bits = coli_bits(x);
-    if (x < 0x1p-14f) return (uint16_t)(x * 0x1p24f); // a denormal, or 0
-    return (uint16_t)(((bits >> 23) - 112) << 10 | (bits >> 13 & 0x3FFu));
-}
-
 void coli__ck_put_scale(const coli_bk_source *s, uint32_t matrix, uint32_t row, uint32_t group,
                         float scale)
 {
     const coli_bk_matrix *m = &s->matrix[matrix];
     const coli_bk_layout l = coli_bk_layout_of(m->format, m->n_in);
     uint8_t *panel = panel_of(s, matrix, row);
-    const uint16_t half = to_half(scale);
+    const uint16_t half = coli_f32_to_f16(scale);
     for (uint32_t g = 0; g < l.n_group; g++) {
         if (group != ~0u && group != g && !l.per_row) continue;
         uint8_t *scales = l.per_row ? panel : panel + (size_t)g * l.group_bytes;

@@ -88,7 +88,8 @@ coli_status coli__ref_expert(const coli_bk_source *expert, const int8_t *q, cons
 
 /* ---- random inputs --------------------------------------------------------------------------- */
 
-/* Positive and finite, a normal f16 times 2^scale_exp: about 1 / (16 * code_max * sqrt(n_in)). */
+/* Of either sign and finite, a normal f16 times 2^scale_exp: about 1 / (16 * code_max * sqrt(n_in)).
+ */
 static void put_scale(const coli_bk_layout *l, uint64_t *seed, uint8_t *at)
 {
     if (l->scale_bytes == 2) {
@@ -97,13 +98,14 @@ static void put_scale(const coli_bk_layout *l, uint64_t *seed, uint8_t *at)
         uint16_t h = (uint16_t)(((11 + r % 2) << 10) | (r >> 8 & 1023));
         if ((r >> 20) % 32 == 0) h = 0;
         if ((r >> 20) % 32 == 1) h = (uint16_t)(512 | (r >> 8 & 511));
+        if (r >> 30 & 1) h |= 0x8000;
         memcpy(at, &h, sizeof h);
         return;
     }
     const uint64_t r = coli__random(seed);
     const float s =
         (r >> 40) % 32 == 0 ? 0.0f : (0.0625f + (float)(r & 0xFFFFFF) * 0x1p-24f * 0.125f);
-    memcpy(at, &s, sizeof s);
+    memcpy(at, r >> 30 & 1 ? &(float){-s} : &s, sizeof s);
 }
 
 static void fill_matrix(uint64_t *seed, const coli_bk_matrix *m, uint8_t *block)

@@ -11,8 +11,8 @@
 
 #include "file_os.h"
 
-coli__sys coli__sys_calls = {coli__os_read,  coli__os_write,  coli__os_pread,  coli__os_fsync,
-                             coli__os_close, coli__os_rename, coli__os_replace};
+coli__sys coli__sys_calls = {coli__os_read,  coli__os_write,  coli__os_pread,   coli__os_fsync,
+                             coli__os_close, coli__os_rename, coli__os_replace, coli__os_disk_free};
 
 coli_status coli__fail_errno(const char *path, const char *doing)
 {
@@ -128,7 +128,7 @@ struct coli__writer {
     uint64_t n_written; // in the file; the buffer comes on top
 };
 
-coli_status coli__writer_open(const char *path, coli__writer **out)
+static coli_status writer_create(const char *path, coli__writer **out)
 {
     *out = NULL;
     coli__writer *w = coli__calloc(1, sizeof *w);
@@ -136,17 +136,56 @@ coli_status coli__writer_open(const char *path, coli__writer **out)
     w->fd = -1;
     w->path = coli__strndup(path, strlen(path));
     w->buffer = coli__calloc(WRITER_BYTES, 1);
-    coli_status status = w->path && w->buffer ? COLI_OK : COLI_E_NOMEM;
-    if (status == COLI_OK) {
-        w->fd = coli__os_create(path);
-        if (w->fd < 0) status = coli__fail_errno(path, "cannot create");
-    }
-    if (status != COLI_OK) {
+    if (!w->path || !w->buffer) {
         coli__writer_abandon(w);
-        return status;
+        return COLI_E_NOMEM;
     }
     *out = w;
     return COLI_OK;
+}
+
+static coli_status open_or_abandon(coli_status status, coli__writer **w)
+{
+    if (status == COLI_OK) return COLI_OK;
+    coli__writer_abandon(*w);
+    *w = NULL;
+    return status;
+}
+
+coli_status coli__writer_open(const char *path, coli__writer **out)
+{
+    COLI_TRY(writer_create(path, out));
+    (*out)->fd = coli__os_create(path);
+    return open_or_abandon((*out)->fd < 0 ? coli__fail_errno(path, "cannot create") : COLI_OK, out);
+}
+
+static coli_status seek(coli__writer *w, uint64_t offset)
+{
+    if (coli__os_seek(w->fd, offset) == 0) return COLI_OK;
+    w->failed = true;
+    return coli__fail_errno(w->path, "cannot seek");
+}
+
+static coli_status go_on_after(coli__writer *w, uint64_t n_bytes)
+{
+    uint64_t n_there;
+    w->fd = coli__os_open_to_write(w->path);
+    if (w->fd < 0) return coli__fail_errno(w->path, "cannot open");
+    const int regular = coli__os_regular(w->fd, &n_there);
+    if (regular < 0) return coli__fail_errno(w->path, "cannot look at");
+    if (regular == 0) return coli__fail(COLI_E_IO, "%s: not a regular file", w->path);
+    if (n_there < n_bytes)
+        return coli__fail(COLI_E_FORMAT, "%s: expected at least %llu bytes, found %llu", w->path,
+                          (unsigned long long)n_bytes, (unsigned long long)n_there);
+    if (coli__os_truncate(w->fd, n_bytes) != 0) return coli__fail_errno(w->path, "cannot cut off");
+    w->n_written = n_bytes;
+    return seek(w, n_bytes);
+}
+
+coli_status coli__writer_reopen(const char *path, uint64_t n_bytes, coli__writer **out)
+{
+    COLI_TRY(writer_create(path, out));
+    return open_or_abandon(go_on_after(*out, n_bytes), out);
 }
 
 static coli_status write_all(coli__writer *w, const uint8_t *bytes, uint64_t n_bytes)
@@ -199,13 +238,6 @@ coli_status coli__writer_pad(coli__writer *w, uint64_t n_zero_bytes)
     return COLI_OK;
 }
 
-static coli_status seek(coli__writer *w, uint64_t offset)
-{
-    if (coli__os_seek(w->fd, offset) == 0) return COLI_OK;
-    w->failed = true;
-    return coli__fail_errno(w->path, "cannot seek");
-}
-
 coli_status coli__writer_patch(coli__writer *w, uint64_t offset, const void *bytes,
                                uint64_t n_bytes)
 {
@@ -232,6 +264,14 @@ static coli_status fsync_fd(int fd, const char *path)
     do result = coli__sys_calls.fsync(fd);
     while (result != 0 && errno == EINTR);
     return result == 0 ? COLI_OK : coli__fail_errno(path, "cannot sync to the disk");
+}
+
+coli_status coli__writer_sync(coli__writer *w)
+{
+    COLI_TRY(flush(w));
+    const coli_status status = fsync_fd(w->fd, w->path);
+    w->failed = w->failed || status != COLI_OK;
+    return status;
 }
 
 coli_status coli__writer_close(coli__writer *w)
@@ -329,6 +369,39 @@ coli_status coli__dir_list(const char *path, char ***names, size_t *n)
     *names = l.names;
     *n = l.n;
     return COLI_OK;
+}
+
+coli_status coli__file_look(const char *path, coli__file_stamp *out)
+{
+    return coli__os_look(path, out) == 0 ? COLI_OK : coli__fail_errno(path, "cannot look at");
+}
+
+coli_status coli__lock_take(const char *path, int *lock)
+{
+    *lock = coli__os_lock(path);
+    if (*lock >= 0) return COLI_OK;
+    if (errno == EWOULDBLOCK) return coli__fail(COLI_E_EXISTS, "%s: is in use", path);
+    return coli__fail_errno(path, "cannot lock");
+}
+
+void coli__lock_give(int lock)
+{
+    if (lock >= 0) coli__sys_calls.close(lock);
+}
+
+coli_status coli__disk_free(const char *path, uint64_t *n_bytes)
+{
+    *n_bytes = 0;
+    size_t n = strlen(path);
+    while (n > 1 && coli__path_is_slash(path[n - 1])) n--; // "a/b/" is "a/b"
+    while (n > 0 && !coli__path_is_slash(path[n - 1])) n--;
+    char *parent = coli__strndup(n ? path : ".", n ? n : 1);
+    if (!parent) return COLI_E_NOMEM;
+    const coli_status status = coli__sys_calls.disk_free(parent, n_bytes) == 0
+                                   ? COLI_OK
+                                   : coli__fail_errno(parent, "cannot tell how much is free");
+    coli__free(parent);
+    return status;
 }
 
 /* -- renaming ---------------------------------------------------------------------------------- */

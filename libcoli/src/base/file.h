@@ -36,12 +36,17 @@ bool coli__map_is_whole(const coli__map *map);
  * After a failed call the writer stays failed: close will not claim that the file is whole. */
 typedef struct coli__writer coli__writer;
 coli_status coli__writer_open(const char *path, coli__writer **out); // E_EXISTS if there is one
+/* Go on with a file whose first n_bytes stay; what it has beyond them is cut off.  E_FORMAT where it
+ * has fewer. */
+coli_status coli__writer_reopen(const char *path, uint64_t n_bytes, coli__writer **out);
 coli_status coli__writer_append(coli__writer *w, const void *bytes, uint64_t n_bytes);
 coli_status coli__writer_pad(coli__writer *w, uint64_t n_zero_bytes);
 /* Overwrite bytes that were already appended. */
 coli_status coli__writer_patch(coli__writer *w, uint64_t offset, const void *bytes,
                                uint64_t n_bytes);
 uint64_t coli__writer_offset(const coli__writer *w); // bytes appended so far
+/* What was appended and patched until now is on the disk. */
+coli_status coli__writer_sync(coli__writer *w);
 /* Flushes to the disk (fsync); frees w also on failure. */
 coli_status coli__writer_close(coli__writer *w);
 void coli__writer_abandon(coli__writer *w); // closes without a promise; NULL is fine
@@ -66,6 +71,22 @@ coli_status coli__path_rename(const char *from, const char *to);
  * only a crash leaves one behind.  A link is replaced, not what it leads to. */
 coli_status coli__file_replace(const char *path, const void *bytes, uint64_t n_bytes);
 
+/* What changes when a file does: its length and when it was last written, in the system's own count. */
+typedef struct coli__file_stamp {
+    uint64_t n_bytes;
+    int64_t written;
+} coli__file_stamp;
+coli_status coli__file_look(const char *path, coli__file_stamp *out);
+
+/* Hold a file, made where there is none, against everybody else who asks this way, until it is let go or
+ * the process ends, however it does.  E_EXISTS: somebody holds it.  Where the file system knows no
+ * locks, everybody gets it. */
+coli_status coli__lock_take(const char *path, int *lock);
+void coli__lock_give(int lock); // -1 is fine
+
+/* Bytes that can be written beside `path`, whether that exists or not. */
+coli_status coli__disk_free(const char *path, uint64_t *n_bytes);
+
 /* The system calls above that tests replace to inject short reads, EIO and a full disk.  They work
  * as POSIX says: -1 and errno on failure. */
 typedef struct coli__sys {
@@ -76,6 +97,7 @@ typedef struct coli__sys {
     int (*close)(int fd);
     int (*rename)(const char *from, const char *to);  // must not replace `to`
     int (*replace)(const char *from, const char *to); // replaces a file `to`
+    int (*disk_free)(const char *dir, uint64_t *n_bytes);
 } coli__sys;
 extern coli__sys coli__sys_calls;
 

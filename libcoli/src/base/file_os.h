@@ -15,6 +15,7 @@ int coli__os_fsync(int fd);
 int coli__os_close(int fd);
 int coli__os_rename(const char *from, const char *to);  // EEXIST if `to` is there
 int coli__os_replace(const char *from, const char *to); // in one step
+int coli__os_disk_free(const char *dir, uint64_t *n_bytes);
 
 /* For reading.  What could make us wait, like a pipe, is opened without that. */
 int coli__os_open(const char *path);
@@ -24,6 +25,12 @@ int coli__os_open_direct(const char *path);
 void coli__os_forget(int fd, uint64_t offset, uint64_t n_bytes);
 /* For writing; EEXIST if anything is there. */
 int coli__os_create(const char *path);
+/* A file that is there, for writing; and cut it off behind n_bytes. */
+int coli__os_open_to_write(const char *path);
+int coli__os_truncate(int fd, uint64_t n_bytes);
+/* Open or make the file and hold it; the fd lets it go when it is closed.  EWOULDBLOCK: it is held. */
+int coli__os_lock(const char *path);
+int coli__os_look(const char *path, coli__file_stamp *out);
 int coli__os_seek(int fd, uint64_t offset); // from the start
 /* 1 and the size of a regular file; 0: it is something else. */
 int coli__os_regular(int fd, uint64_t *n_bytes);

@@ -10,8 +10,10 @@
 #include <fcntl.h>
 #include <stdio.h> // rename
 #include <string.h>
+#include <sys/file.h> // flock
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 /* -- files ------------------------------------------------------------------------------------- */
@@ -77,6 +79,49 @@ void coli__os_forget(int fd, uint64_t offset, uint64_t n_bytes)
 int coli__os_create(const char *path)
 {
     return open_again(path, O_WRONLY | O_CREAT | O_EXCL);
+}
+
+int coli__os_open_to_write(const char *path)
+{
+    return open_again(path, O_WRONLY | O_NONBLOCK);
+}
+
+int coli__os_truncate(int fd, uint64_t n_bytes)
+{
+    return ftruncate(fd, (off_t)n_bytes);
+}
+
+/* flock goes with the open file and not with the process, so that two conversions of one process
+ * exclude each other, too. */
+int coli__os_lock(const char *path)
+{
+    const int fd = open_again(path, O_RDWR | O_CREAT);
+    if (fd < 0 || flock(fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return fd;
+    close(fd);
+    errno = EWOULDBLOCK;
+    return -1;
+}
+
+int coli__os_look(const char *path, coli__file_stamp *out)
+{
+    struct stat st;
+    if (stat(path, &st) != 0) return -1;
+#ifdef __APPLE__
+    const struct timespec written = st.st_mtimespec;
+#else
+    const struct timespec written = st.st_mtim;
+#endif
+    *out = (coli__file_stamp){(uint64_t)st.st_size,
+                              (int64_t)written.tv_sec * 1000000000 + written.tv_nsec};
+    return 0;
+}
+
+int coli__os_disk_free(const char *dir, uint64_t *n_bytes)
+{
+    struct statvfs fs;
+    if (statvfs(dir, &fs) != 0) return -1;
+    if (!coli__mul(fs.f_bavail, fs.f_frsize, n_bytes)) *n_bytes = UINT64_MAX;
+    return 0;
 }
 
 int coli__os_seek(int fd, uint64_t offset)

@@ -94,6 +94,59 @@ int coli__os_create(const char *path)
     return open_wide(path, GENERIC_WRITE, CREATE_NEW, 0);
 }
 
+int coli__os_open_to_write(const char *path)
+{
+    return open_wide(path, GENERIC_WRITE, OPEN_EXISTING, 0);
+}
+
+int coli__os_truncate(int fd, uint64_t n_bytes)
+{
+    errno = _chsize_s(fd, (int64_t)n_bytes);
+    return errno == 0 ? 0 : -1;
+}
+
+/* A lock keeps others off the bytes it is on: it is on one that no file reaches. */
+int coli__os_lock(const char *path)
+{
+    const int fd = open_wide(path, GENERIC_READ | GENERIC_WRITE, OPEN_ALWAYS, 0);
+    OVERLAPPED at = {.OffsetHigh = 1u << 30};
+    const DWORD how = LOCKFILE_EXCLUSIVE_LOCK | LOCKFILE_FAIL_IMMEDIATELY;
+    if (fd < 0 || LockFileEx(handle_of(fd), how, 0, 1, 0, &at)) return fd;
+    const DWORD error = GetLastError();
+    if (error != ERROR_LOCK_VIOLATION && error != ERROR_IO_PENDING) return fd;
+    _close(fd);
+    errno = EWOULDBLOCK;
+    return -1;
+}
+
+int coli__os_look(const char *path, coli__file_stamp *out)
+{
+    coli__wide wide;
+    WIN32_FILE_ATTRIBUTE_DATA info;
+    if (!coli__wide_path(path, &wide)) return -1;
+    if (!GetFileAttributesExW(wide.text, GetFileExInfoStandard, &info)) {
+        coli__wide_set_errno();
+        return -1;
+    }
+    const FILETIME t = info.ftLastWriteTime;
+    *out = (coli__file_stamp){(uint64_t)info.nFileSizeHigh << 32 | info.nFileSizeLow,
+                              (int64_t)((uint64_t)t.dwHighDateTime << 32 | t.dwLowDateTime)};
+    return 0;
+}
+
+int coli__os_disk_free(const char *dir, uint64_t *n_bytes)
+{
+    coli__wide wide;
+    ULARGE_INTEGER n;
+    if (!coli__wide_path(dir, &wide)) return -1;
+    if (!GetDiskFreeSpaceExW(wide.text, &n, NULL, NULL)) {
+        coli__wide_set_errno();
+        return -1;
+    }
+    *n_bytes = n.QuadPart;
+    return 0;
+}
+
 int coli__os_seek(int fd, uint64_t offset)
 {
     return _lseeki64(fd, (int64_t)offset, SEEK_SET) < 0 ? -1 : 0;

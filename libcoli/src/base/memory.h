@@ -23,6 +23,10 @@ uint64_t coli__memory_resident(void);
  * the disk now instead of one page after another when they are used. */
 void coli__pages_bring(const void *data, uint64_t n_bytes);
 
+/* The opposite: they need not stay in memory.  What is read again comes from the system's cache or the
+ * disk.  Never for bytes that anybody writes. */
+void coli__pages_drop(const void *data, uint64_t n_bytes);
+
 /* n_bytes of fresh memory of its own, in huge pages where the system has some to give: for buffers
  * of many MiB that are read from end to end. */
 coli_status coli__pages_take(uint64_t n_bytes, void **out);

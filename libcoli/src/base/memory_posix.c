@@ -134,6 +134,14 @@ void coli__pages_bring(const void *data, uint64_t n_bytes)
     for (uintptr_t at = begin; at < end; at += page) (void)*(const volatile uint8_t *)at;
 }
 
+void coli__pages_drop(const void *data, uint64_t n_bytes)
+{
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    const uintptr_t begin = (uintptr_t)data / page * page,
+                    end = (uintptr_t)data + (uintptr_t)n_bytes;
+    madvise((void *)begin, end - begin, MADV_DONTNEED); // posix_madvise's does nothing on Linux
+}
+
 coli_status coli__pages_take(uint64_t n_bytes, void **out)
 {
     *out = NULL;

@@ -29,6 +29,12 @@ void coli__pages_bring(const void *data, uint64_t n_bytes)
     for (uint64_t at = 0; at < n_bytes; at += PAGE) (void)*(const volatile uint8_t *)(bytes + at);
 }
 
+/* Unlocking pages that are not locked takes them out of the working set; it says that they were not. */
+void coli__pages_drop(const void *data, uint64_t n_bytes)
+{
+    VirtualUnlock((void *)(uintptr_t)data, (size_t)n_bytes);
+}
+
 /* Huge pages need a right that users do not have: ordinary ones do. */
 coli_status coli__pages_take(uint64_t n_bytes, void **out)
 {

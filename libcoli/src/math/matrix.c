@@ -1,19 +1,14 @@
-/* matrix.c - weight formats: their names, sizes, packing and reading.
- *
- * Choosing a scale.  Sixteen levels of a group of 64 are few, and the scale that just fits the
- * largest weight (amax/7) is rarely the best: a smaller one rounds all others more finely and
- * clips one or two.  We try a fixed list of fractions of amax/7, round each to the form in which
- * it will be stored, and keep the one with the least squared error.  The unshrunken scale comes
- * first and a rival must win clearly, so the result is never worse than plain rounding.
- *
- * Int4 codes run from -8 to 7: where the largest weight is negative, amax/8 fits it exactly. */
+/* matrix.c - weight formats: their names, sizes, packing and reading.  How a scale is chosen: scales.c.
+ */
 #include "matrix.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "../base/alloc.h"
 #include "kernels_impl.h"
+#include "scales.h"
 
 /* ---- names and sizes ------------------------------------------------------------------------ */
 
@@ -123,99 +118,12 @@ static uint16_t f32_to_bf16(float x) // finite; to nearest, ties to even
     return (uint16_t)((u + 0x7FFFu + (u >> 16 & 1u)) >> 16);
 }
 
-static uint16_t f32_to_f16(float x) // x >= 0; to nearest, ties to even; 0x7C00 when too large
-{
-    const uint32_t u = coli_bits(x);
-    if (u >= 0x477FF000u) return 0x7C00;
-    if (u < 0x38800000u) // below 2^-14 the last place is 2^-24: let the addition round
-        return (uint16_t)(coli_bits(x + 0.5f) - coli_bits(0.5f));
-    return (uint16_t)((u - 0x38000000u + 0xFFFu + (u >> 13 & 1u)) >> 13);
-}
-
-static bool scale_is_valid(float scale)
-{
-    return scale == 0.0f || (scale >= 0x1p-40f && scale <= 0x1p10f);
-}
-
-/* The scale as it will be read back: `wanted` rounded to its stored form, 0 when that is not a
- * valid scale. */
-static float stored_scale(coli__wfmt fmt, float wanted, int32_t scale_exp)
-{
-    float scale = wanted;
-    if (fmt.scale_f16) {
-        const uint16_t h = f32_to_f16(wanted * coli_pow2(-scale_exp));
-        scale = h == 0x7C00 ? 0.0f : coli_f16_to_f32(h) * coli_pow2(scale_exp);
-    }
-    return scale_is_valid(scale) ? scale : 0.0f;
-}
-
 /* ---- packing -------------------------------------------------------------------------------- */
-
-typedef struct code_range {
-    float lo, hi; // codes
-} code_range;
-
-static code_range range_of(coli__wfmt fmt)
-{
-    return fmt.type == COLI_W_I4 ? (code_range){-8.0f, 7.0f} : (code_range){-127.0f, 127.0f};
-}
-
-static float code_of(float w, float inverse, code_range range)
-{
-    float v = w * inverse;
-    v = v < range.lo ? range.lo : v; // before rounding: it needs |v| < 2^22
-    v = v > range.hi ? range.hi : v;
-    return (v + 0x1.8p23f) - 0x1.8p23f;
-}
-
-static float squared_error(const float *w, uint32_t n, float scale, code_range range)
-{
-    const float inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
-    float lane[16] = {0};
-    uint32_t i = 0;
-    for (; i + 16 <= n; i += 16)
-        for (uint32_t l = 0; l < 16; l++) {
-            const float e = w[i + l] - code_of(w[i + l], inverse, range) * scale;
-            lane[l] = lane[l] + e * e;
-        }
-    for (; i < n; i++) {
-        const float e = w[i] - code_of(w[i], inverse, range) * scale;
-        lane[i % 16] = lane[i % 16] + e * e;
-    }
-    return coli_lanes_sum(lane);
-}
-
-/* The best stored scale for n weights (a group or a whole row). */
-static float choose_scale(coli__wfmt fmt, const float *w, uint32_t n, float amax, int32_t scale_exp)
-{
-    /* Parts of amax/7 or amax/127.  7/8 is amax/8; int8 has little to win by clipping. */
-    static const float parts4[] = {1.0f,  0.97f, 0.94f, 0.91f, 0.875f, 0.85f,
-                                   0.82f, 0.79f, 0.76f, 0.73f, 1.03f};
-    static const float parts8[] = {1.0f, 0.995f, 0.99f, 0.98f, 1.005f};
-    const bool is4 = fmt.type == COLI_W_I4;
-    const float *parts = is4 ? parts4 : parts8;
-    const uint32_t n_part = is4 ? sizeof parts4 / sizeof *parts4 : sizeof parts8 / sizeof *parts8;
-    const code_range range = range_of(fmt);
-
-    const float plain = amax / range.hi;
-    float best = stored_scale(fmt, plain, scale_exp);
-    float best_error = squared_error(w, n, best, range);
-    for (uint32_t i = 1; i < n_part; i++) {
-        const float scale = stored_scale(fmt, plain * parts[i], scale_exp);
-        const float error = squared_error(w, n, scale, range);
-        // The margin is wider than the rounding of either sum.
-        if (error < best_error * 0.9999f) {
-            best = scale;
-            best_error = error;
-        }
-    }
-    return best;
-}
 
 static void store_scale(coli__wfmt fmt, uint8_t *scales, uint32_t r, float scale, int32_t scale_exp)
 {
     if (fmt.scale_f16) {
-        const uint16_t h = f32_to_f16(scale * coli_pow2(-scale_exp));
+        const uint16_t h = coli_f32_to_f16(scale * coli_pow2(-scale_exp));
         memcpy(scales + 2 * r, &h, sizeof h);
     } else {
         memcpy(scales + 4 * r, &scale, sizeof scale);
@@ -223,12 +131,11 @@ static void store_scale(coli__wfmt fmt, uint8_t *scales, uint32_t r, float scale
 }
 
 static void store_codes(coli__wfmt fmt, uint8_t *codes, uint32_t r, const float *w, uint32_t n,
-                        float scale)
+                        float scale, coli__codes codes_of)
 {
-    const code_range range = range_of(fmt);
-    const float inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
+    const float inverse = coli__scale_inverse(scale);
     for (uint32_t c = 0; c < n; c++) {
-        const int32_t v = (int32_t)code_of(w[c], inverse, range);
+        const int32_t v = (int32_t)coli__code_of(w[c], inverse, codes_of);
         if (fmt.type == COLI_W_I8) {
             codes[c / 4 * 64 + 4 * r + c % 4] = (uint8_t)(v + 128);
         } else {
@@ -237,16 +144,6 @@ static void store_codes(coli__wfmt fmt, uint8_t *codes, uint32_t r, const float 
                                              : (*byte & 0x0F) | (v + 8) << 4);
         }
     }
-}
-
-static float abs_max(const float *w, uint32_t n) // finite numbers
-{
-    uint32_t amax = 0;
-    for (uint32_t i = 0; i < n; i++) {
-        const uint32_t magnitude = coli_bits(w[i]) & 0x7FFFFFFFu;
-        amax = magnitude > amax ? magnitude : amax;
-    }
-    return coli_from_bits(amax);
 }
 
 static coli_status check_finite(const float *w, uint32_t n_row, uint32_t n_in, size_t ld)
@@ -258,93 +155,148 @@ static coli_status check_finite(const float *w, uint32_t n_row, uint32_t n_in, s
     return COLI_OK;
 }
 
-static coli_status pack_float(coli__wfmt fmt, const float *w, uint32_t n_row, uint32_t n_in,
-                              size_t ld, uint8_t *out)
+static double length2(const float *w, uint32_t n)
 {
-    const uint64_t row_bytes = coli__float_row_bytes(fmt, n_in);
-    memset(out, 0, COLI_PANEL * row_bytes);
-    for (uint32_t r = 0; r < n_row; r++) {
-        uint8_t *row = out + r * row_bytes;
-        if (fmt.type == COLI_W_F32) {
-            memcpy(row, w + r * ld, n_in * sizeof *w);
+    double sum = 0;
+    for (uint32_t i = 0; i < n; i++) sum += (double)w[i] * (double)w[i];
+    return sum;
+}
+
+static coli_status pack_float(const coli__pack_args *a)
+{
+    const uint64_t row_bytes = coli__float_row_bytes(a->fmt, a->n_in);
+    coli__pack_error error = {.n = (uint64_t)a->n_row * a->n_in};
+    memset(a->out, 0, COLI_PANEL * row_bytes);
+    for (uint32_t r = 0; r < a->n_row; r++) {
+        const float *w = a->w + r * a->ld;
+        uint8_t *row = a->out + r * row_bytes;
+        error.weight2 += length2(w, a->n_in);
+        if (a->fmt.type == COLI_W_F32) {
+            memcpy(row, w, a->n_in * sizeof *w);
             continue;
         }
-        for (uint32_t c = 0; c < n_in; c++) {
-            const uint16_t h = f32_to_bf16(w[r * ld + c]);
+        for (uint32_t c = 0; c < a->n_in; c++) {
+            const uint16_t h = f32_to_bf16(w[c]);
             if ((h & 0x7F80u) == 0x7F80u)
                 return coli__fail(COLI_E_NUMERIC, "row %u, column %u: weight %g does not fit bf16",
-                                  r, c, (double)w[r * ld + c]);
+                                  r, c, (double)w[c]);
+            const double e = (double)coli_bf16_to_f32(h) - (double)w[c];
+            error.error2 += e * e;
             memcpy(row + 2 * (size_t)c, &h, sizeof h);
+        }
+    }
+    error.plain2 = error.error2;
+    if (a->error) coli__pack_error_add(a->error, &error);
+    return COLI_OK;
+}
+
+/* Whether these weights are codes of the format times `scale`, which it stores as it is. */
+static bool on_grid(const coli__group *g, float scale)
+{
+    if (scale == 0.0f || coli__scale_stored(g->fmt, scale, g->scale_exp) != scale) return false;
+    const float inverse = coli__scale_inverse(scale);
+    for (uint32_t i = 0; i < g->n; i++)
+        if (coli__code_of(g->w[i], inverse, g->codes) * scale != g->w[i]) return false;
+    return true;
+}
+
+static void count_error(const coli__group *g, float scale, coli__pack_error *out)
+{
+    coli__group alike = *g;
+    alike.importance = NULL;
+    out->n += g->n;
+    out->weight2 += length2(g->w, g->n);
+    out->error2 += coli__scale_error(&alike, scale);
+    const float plain = coli__scale_plain(g);
+    out->plain2 += coli__scale_error(&alike, plain);
+    if (!g->importance) return;
+    out->weighed2 += coli__scale_error(g, scale);
+    out->plain_weighed2 += coli__scale_error(g, plain);
+}
+
+/* The largest magnitude that fits. */
+static float largest_of(coli__wfmt fmt, int32_t scale_exp)
+{
+    float scale = 0x1p10f;
+    if (fmt.scale_f16 && 0x1.ffcp15f * coli_pow2(scale_exp) < scale)
+        scale = 0x1.ffcp15f * coli_pow2(scale_exp);
+    return scale * coli__codes_of(fmt).hi;
+}
+
+static coli_status check_fits(const coli__pack_args *a, uint32_t r, uint32_t begin, uint32_t n)
+{
+    const float *w = a->w + r * a->ld + begin, largest = largest_of(a->fmt, a->scale_exp);
+    float amax = 0;
+    for (uint32_t i = 0; i < n; i++) amax = fabsf(w[i]) > amax ? fabsf(w[i]) : amax;
+    if (amax <= largest) return COLI_OK;
+    return coli__fail(COLI_E_NUMERIC,
+                      "row %u, columns %u to %u: weight of magnitude %g, at most %g fits", r, begin,
+                      begin + n - 1, (double)amax, (double)largest);
+}
+
+/* The grid's own scale where it serves, else the best.  A grid may have int8's -128, which kernels read
+ * like any other code, but which what we round never needs. */
+static float choose_scale(const coli__pack_args *a, coli__group *g, uint32_t r, uint32_t begin)
+{
+    const coli__codes codes = g->codes;
+    if (a->grid) {
+        const float scale = a->grid[(size_t)r * (a->n_in / 32) + begin / 32];
+        if (g->fmt.type == COLI_W_I8) g->codes.lo = -128.0f;
+        if (on_grid(g, scale)) return scale;
+    }
+    g->codes = codes;
+    return coli__scale_best(g);
+}
+
+/* One row of a panel: all its groups share a scale, or each has its own. */
+static coli_status pack_row(const coli__pack_args *a, const coli__layout *l, uint32_t r)
+{
+    const coli__wfmt fmt = a->fmt;
+    const uint32_t span = fmt.per_row ? a->n_in : fmt.group;
+    for (uint32_t begin = 0, n; begin < a->n_in; begin += n) {
+        n = a->n_in - begin < span ? a->n_in - begin : span;
+        COLI_TRY(check_fits(a, r, begin, n));
+        coli__group g = {.w = a->w + r * a->ld + begin,
+                         .importance = a->importance ? a->importance + begin : NULL,
+                         .n = n,
+                         .fmt = fmt,
+                         .codes = coli__codes_of(fmt),
+                         .scale_exp = a->scale_exp};
+        const float scale = choose_scale(a, &g, r, begin);
+        if (a->error) count_error(&g, scale, a->error);
+        uint8_t *group = a->out + l->first_group + begin / fmt.group * l->group_bytes;
+        store_scale(fmt, fmt.per_row ? a->out : group, r, scale, a->scale_exp);
+        for (uint32_t c = 0, m; c < n; c += m, group += l->group_bytes) {
+            m = n - c < fmt.group ? n - c : fmt.group;
+            store_codes(fmt, group + l->code_offset, r, g.w + c, m, scale, g.codes);
         }
     }
     return COLI_OK;
 }
 
-/* One row of a panel: all its groups share a scale, or each has its own. */
-static coli_status pack_row(coli__wfmt fmt, const coli__layout *l, const float *w, uint32_t n_in,
-                            uint32_t r, int32_t scale_exp, uint8_t *out)
+coli_status coli__mat_pack(const coli__pack_args *a)
 {
-    const uint32_t span = fmt.per_row ? n_in : fmt.group;
-    float largest = 0x1p10f; // scale
-    if (fmt.scale_f16 && 0x1.ffcp15f * coli_pow2(scale_exp) < largest)
-        largest = 0x1.ffcp15f * coli_pow2(scale_exp);
-    largest *= range_of(fmt).hi;
-    for (uint32_t begin = 0, n; begin < n_in; begin += n) {
-        n = n_in - begin < span ? n_in - begin : span;
-        const float amax = abs_max(w + begin, n);
-        if (amax > largest)
-            return coli__fail(COLI_E_NUMERIC,
-                              "row %u, columns %u to %u: weight of magnitude %g, at most %g fits",
-                              r, begin, begin + n - 1, (double)amax, (double)largest);
-        const float scale = choose_scale(fmt, w + begin, n, amax, scale_exp);
-        uint8_t *group = out + l->first_group + begin / fmt.group * l->group_bytes;
-        store_scale(fmt, fmt.per_row ? out : group, r, scale, scale_exp);
-        for (uint32_t c = 0, m; c < n; c += m, group += l->group_bytes) {
-            m = n - c < fmt.group ? n - c : fmt.group;
-            store_codes(fmt, group + l->code_offset, r, w + begin + c, m, scale);
-        }
-    }
+    COLI_TRY(check_finite(a->w, a->n_row, a->n_in, a->ld));
+    if (!coli__wfmt_is_quant(a->fmt)) return pack_float(a);
+    const coli__layout l = coli__layout_of(a->fmt, a->n_in);
+    memset(a->out, a->fmt.type == COLI_W_I4 ? 0x88 : 0x80, l.panel_bytes); // every weight 0
+    for (uint64_t g = 0; g < (a->fmt.per_row ? 1 : l.n_group); g++)
+        memset(a->out + g * l.group_bytes, 0, l.scale_bytes);
+    for (uint32_t r = 0; r < a->n_row; r++) COLI_TRY(pack_row(a, &l, r));
     return COLI_OK;
 }
 
 coli_status coli__mat_pack_panel(coli__wfmt fmt, const float *w, uint32_t n_row, uint32_t n_in,
                                  size_t ld, int32_t scale_exp, uint8_t *out)
 {
-    COLI_TRY(check_finite(w, n_row, n_in, ld));
-    if (!coli__wfmt_is_quant(fmt)) return pack_float(fmt, w, n_row, n_in, ld, out);
-    const coli__layout l = coli__layout_of(fmt, n_in);
-    memset(out, fmt.type == COLI_W_I4 ? 0x88 : 0x80, l.panel_bytes); // every weight 0
-    for (uint64_t g = 0; g < (fmt.per_row ? 1 : l.n_group); g++)
-        memset(out + g * l.group_bytes, 0, l.scale_bytes);
-    for (uint32_t r = 0; r < n_row; r++)
-        COLI_TRY(pack_row(fmt, &l, w + r * ld, n_in, r, scale_exp, out));
-    return COLI_OK;
-}
-
-/* Whether these weights are codes of the format times `scale`, which it stores as it is. */
-static bool on_grid(coli__wfmt fmt, const float *w, uint32_t n, float scale, int32_t scale_exp)
-{
-    if (!(scale > 0.0f) || stored_scale(fmt, scale, scale_exp) != scale) return false;
-    const code_range range = range_of(fmt);
-    const float inverse = 1.0f / scale;
-    for (uint32_t i = 0; i < n; i++)
-        if (code_of(w[i], inverse, range) * scale != w[i]) return false;
-    return true;
-}
-
-coli_status coli__mat_pack_grid(coli__wfmt fmt, const float *w, const float *scales, uint32_t n_row,
-                                uint32_t n_in, int32_t scale_exp, uint8_t *out)
-{
-    COLI_TRY(coli__mat_pack_panel(fmt, w, n_row, n_in, n_in, scale_exp, out));
-    const coli__layout l = coli__layout_of(fmt, n_in);
-    for (uint32_t r = 0; r < n_row; r++)
-        for (uint32_t g = 0; g < n_in / 32; g++, w += 32, scales++) {
-            if (!on_grid(fmt, w, 32, *scales, scale_exp)) continue;
-            uint8_t *group = out + g * l.group_bytes;
-            store_scale(fmt, group, r, *scales, scale_exp);
-            store_codes(fmt, group + l.code_offset, r, w, 32, *scales);
-        }
-    return COLI_OK;
+    const coli__pack_args args = {.fmt = fmt,
+                                  .w = w,
+                                  .n_row = n_row,
+                                  .n_in = n_in,
+                                  .ld = ld,
+                                  .scale_exp = scale_exp,
+                                  .out = out};
+    return coli__mat_pack(&args);
 }
 
 /* Scales spread over 2^28 keep f16's full eleven bits: the largest is put at 2^14..2^15, a factor
@@ -353,11 +305,11 @@ bool coli__scale_exp_for(coli__wfmt fmt, float amax_max, float amax_min, int32_t
 {
     *scale_exp = 0;
     if (!coli__wfmt_is_quant(fmt) || !fmt.scale_f16) return true;
-    const float largest = amax_max / range_of(fmt).hi;
+    const float largest = amax_max / coli__codes_of(fmt).hi;
     if (largest < 0x1p-40f) return true; // all groups become zero
     if (!(largest <= 0x1p10f)) return false;
     const int32_t e = (int32_t)(coli_bits(largest) >> 23) - 127 - 14;
-    const float smallest = amax_min / range_of(fmt).hi * 0.73f; // the smallest part that is tried
+    const float smallest = amax_min / coli__codes_of(fmt).hi * 0.73f; // the best are rarely below
     if (smallest * coli_pow2(-e) < 0x1p-14f && smallest >= 0x1p-40f) return false;
     *scale_exp = e;
     return true;
@@ -406,10 +358,11 @@ static coli_status check_quant(const coli__mat *m)
         const uint8_t *scales = m->data + row / COLI_PANEL * l.panel_bytes;
         for (uint64_t g = 0; g < (m->fmt.per_row ? 1 : l.n_group); g++, scales += l.group_bytes) {
             const float scale = coli__scale_at(m->fmt, scales, row % COLI_PANEL, pow2);
-            if (!scale_is_valid(scale) || coli_bits(scale) >> 31)
+            if (!coli__scale_is_valid(scale))
                 return coli__fail(COLI_E_FORMAT,
-                                  "row %u, group %llu: scale %g, expected 0 or 2^-40 to 2^10", row,
-                                  (unsigned long long)g, (double)scale);
+                                  "row %u, group %llu: scale %g, expected 0 or 2^-40 to 2^10 with "
+                                  "either sign",
+                                  row, (unsigned long long)g, (double)scale);
         }
     }
     return COLI_OK;

@@ -12,7 +12,8 @@
  *         I4   chunk c holds columns 8c..8c+3 in the low nibbles and
  *                                    8c+4..8c+7 in the high nibbles,    stored as value + 8
  *
- * A weight is value * scale, scale = stored scale * 2^scale_exp; scales are 0 or in [2^-40, 2^10].
+ * A weight is value * scale, scale = stored scale * 2^scale_exp; scales are 0 or of a magnitude in
+ * [2^-40, 2^10], with either sign.
  * An all-padding element stores the code of value 0.
  *
  * Float (F32, BF16).  Row-major; each row padded with zeros to a multiple of 16 elements.
@@ -68,24 +69,50 @@ uint64_t coli__mat_size(const coli__mat *m); // bytes of its weights; 0 where th
 /* Where panel i begins; NULL when there is none. */
 const uint8_t *coli__mat_panel(const coli__mat *m, uint32_t i);
 
-/* Quantise or copy up to 16 rows into one panel.
- *   w          (n_row, n_in) f32, row stride ld; 1 <= n_row <= 16; finite and small enough for the
- *              format (and bf16), else E_NUMERIC with row and column
- *   scale_exp  the matrix's power of two (see coli__scale_exp_for)
- *   out        panel_bytes, every byte is written
- * Round half to even to -8..7 (int4) or -127..127 (int8); the scale of each group, or of each row,
- * is chosen among a few near amax/7 (or amax/127) for the least squared error, rounded to its
- * stored form before the codes are computed.  Plain amax/7 is one of them. */
+/* What packing did to weights, as sums over them. */
+typedef struct coli__pack_error {
+    uint64_t n;
+    double weight2; // of their squares
+    double error2;  // of the squared differences
+    double plain2;  // what these would be with amax/7 or amax/127 as each scale
+    /* the latter two where each counts by its column's importance; 0 without one */
+    double weighed2, plain_weighed2;
+} coli__pack_error;
+
+static inline void coli__pack_error_add(coli__pack_error *sum, const coli__pack_error *e)
+{
+    sum->n += e->n;
+    sum->weight2 += e->weight2;
+    sum->error2 += e->error2;
+    sum->plain2 += e->plain2;
+    sum->weighed2 += e->weighed2;
+    sum->plain_weighed2 += e->plain_weighed2;
+}
+
+typedef struct coli__pack_args {
+    coli__wfmt fmt;
+    const float *w;       // (n_row, n_in), row stride ld; finite and small enough for the format
+    uint32_t n_row, n_in; // 1 <= n_row <= 16
+    size_t ld;
+    int32_t scale_exp; // the matrix's power of two (see coli__scale_exp_for)
+    /* For weights that may be small integers times a scale per 32 columns already: these scales
+     * (n_row, n_in / 32), of either sign; fmt has groups of 32.  NULL: nothing is known. */
+    const float *grid;
+    const float *importance; // (n_in) how much a column's squared error counts; NULL: all alike
+    coli__pack_error *error; // what was done is added to it; NULL: nobody asks
+    uint8_t *out;            // panel_bytes, every byte is written
+} coli__pack_args;
+
+/* Quantise or copy up to 16 rows into one panel.  Half to even to -8..7 (int4) or -127..127 (int8;
+ * -128, too, where it is on the grid).
+ * The scale of each group, or of each row, is searched for the least squared error, in the form in
+ * which it is stored, and never has more than amax/7 (or amax/127); where the format holds the
+ * codes of a group of the grid and its scale, it is that one.  E_NUMERIC with row and column for a
+ * weight that is not finite or too large. */
+coli_status coli__mat_pack(const coli__pack_args *args);
+/* The same, with nothing known and nothing asked. */
 coli_status coli__mat_pack_panel(coli__wfmt fmt, const float *w, uint32_t n_row, uint32_t n_in,
                                  size_t ld, int32_t scale_exp, uint8_t *out);
-
-/* The same for weights that may already be small integers times a scale per 32 columns:
- *   fmt        int8 or int4 in groups of 32
- *   scales     (n_row, n_in / 32) not negative; n_in is a multiple of 32
- * Where the format holds every code of a group and its scale, the group is stored with that scale,
- * exactly; others are packed as above. */
-coli_status coli__mat_pack_grid(coli__wfmt fmt, const float *w, const float *scales, uint32_t n_row,
-                                uint32_t n_in, int32_t scale_exp, uint8_t *out);
 
 /* The power of two for a matrix whose largest and smallest non-zero group |w| maxima are given;
  * false when f16 cannot hold that spread exactly enough (the converter then takes f32 scales). */
@@ -94,8 +121,8 @@ bool coli__scale_exp_for(coli__wfmt fmt, float amax_max, float amax_min, int32_t
 /* One row back as f32: out (n_in).  For the embedding, tests and tools. */
 void coli__mat_row(const coli__mat *m, uint32_t row, float *out);
 
-/* Every stored scale is 0 or in [2^-40, 2^10] and scale_exp in -60..60, every float weight is
- * finite and its padding zero; else E_FORMAT with the row. */
+/* Every stored scale is 0 or of a magnitude in [2^-40, 2^10], scale_exp in -60..60, every float
+ * weight finite and its padding zero; else E_FORMAT with the row. */
 coli_status coli__mat_check(const coli__mat *m);
 
 #endif

@@ -6,7 +6,9 @@
  *     experts   experts.gate_up_proj (E, 2*d_ff, d_model)   fused: first gate rows, then up rows
  *               experts.{e}.gate_proj.weight, ...           one by one
  *     fp8       X in F8_E4M3 with X_scale_inv (ceil(n_out/128), ceil(n_in/128)):
- *               w[r][c] = fp8[r][c] * scale_inv[r/128][c/128]
+ *               w[r][c] = fp8[r][c] * scale_inv[r/128][c/128]; of fused experts each has its tiles,
+ *               which are laid over gate and up together
+ *     merged    experts.{e}.merged_weight and its scales: another engine's container (merged.h)
  *
  * What a layer's experts are is decided per layer.  Anything half one way and half another is
  * refused: it is a broken export, and a guess would run and be wrong.
@@ -19,6 +21,8 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+
+#include "../base/memory.h"
 
 enum {
     FP8_TILE = 128,
@@ -72,23 +76,25 @@ static coli_status need_shape(const coli__st_tensor *t, const uint64_t *shape, u
                       t->name, expected, found);
 }
 
-static coli_status check_fp8(coli__weight *w)
+/* One grid of tiles for a matrix, one per expert for fused ones. */
+static coli_status check_fp8(const coli__weight *w)
 {
     const coli__st_tensor *t = w->tensor;
-    if (t->rank != 2)
+    if (t->rank != 2 && t->rank != 3)
         return coli__fail(COLI_E_UNSUPPORTED,
-                          "%s: tensor %s: F8_E4M3 is supported for matrices, this "
-                          "has rank %u",
+                          "%s: tensor %s: F8_E4M3 is supported for matrices and fused experts, "
+                          "this has rank %u",
                           t->file, t->name, t->rank);
     if (!w->scale)
         return coli__fail(COLI_E_FORMAT, "%s: tensor %s: is F8_E4M3 and has no %s%s", t->file,
                           t->name, t->name, scale_suffix);
-    const uint64_t grid[2] = {(w->n_out + FP8_TILE - 1) / FP8_TILE,
-                              (w->n_in + FP8_TILE - 1) / FP8_TILE};
     if (w->scale->dtype != COLI_DT_F32 && w->scale->dtype != COLI_DT_BF16)
         return coli__fail(COLI_E_FORMAT, "%s: tensor %s: expected F32 or BF16, found %s",
                           w->scale->file, w->scale->name, w->scale->dtype_name);
-    return need_shape(w->scale, grid, 2);
+    uint64_t grid[3];
+    memcpy(grid, t->shape, sizeof grid);
+    for (uint32_t i = t->rank - 2; i < t->rank; i++) grid[i] = (grid[i] + FP8_TILE - 1) / FP8_TILE;
+    return need_shape(w->scale, grid, t->rank);
 }
 
 /* The type of w's tensor is one of weights, with an fp8 scale exactly where it is needed. */
@@ -120,6 +126,15 @@ static coli_status check_type(coli__checkpoint *c, coli__weight *w)
                       t->file, t->name, t->dtype_name);
 }
 
+/* All norms of this family but that of DeltaNet's output are centred on 0. */
+static bool is_centred_norm(const coli__tensor_spec *s)
+{
+    const size_t n = strlen(s->name), n_end = strlen("norm.weight");
+    return s->role == COLI_ROLE_VECTOR && n >= n_end &&
+           strcmp(s->name + n - n_end, "norm.weight") == 0 &&
+           !strstr(s->name, "linear_attn.norm.weight");
+}
+
 /* A vector's elements are taken in order whatever the shape: conv1d.weight is (channels, 1, taps).
  */
 static coli_status find_tensor(coli__checkpoint *c, const coli__tensor_spec *s, coli__weight *w)
@@ -133,6 +148,7 @@ static coli_status find_tensor(coli__checkpoint *c, const coli__tensor_spec *s, 
     } else {
         COLI_TRY(need_shape(t, shape, 2));
     }
+    w->is_whole_norm = c->merged.norms_are_whole && is_centred_norm(s);
     return check_type(c, w);
 }
 
@@ -165,6 +181,11 @@ static bool has_single(coli__checkpoint *c, const coli__expert_spec *s)
     return false;
 }
 
+static uint64_t expert_tiles(const coli__st_tensor *scale)
+{
+    return scale ? scale->shape[1] * scale->shape[2] : 0;
+}
+
 static coli_status take_fused(coli__checkpoint *c, const coli__expert_spec *s,
                               const coli__st_tensor *gate_up, const coli__st_tensor *down,
                               coli__weight *w)
@@ -174,14 +195,21 @@ static coli_status take_fused(coli__checkpoint *c, const coli__expert_spec *s,
     COLI_TRY(need_shape(gate_up, gate_up_shape, 3));
     COLI_TRY(need_shape(down, down_shape, 3));
     const uint64_t n = (uint64_t)s->d_ff * s->d_model; // of each of the three
+    coli__weight wide = {.tensor = gate_up, .n_out = s->d_ff, .n_in = s->d_model};
+    coli__weight low = {.tensor = down, .n_out = s->d_model, .n_in = s->d_ff};
+    COLI_TRY(check_type(c, &wide)); // the same for all slices
+    COLI_TRY(check_type(c, &low));
     for (uint32_t e = 0; e < s->n_expert; e++, w += 3) {
-        w[0] = (coli__weight){gate_up, NULL, NULL, 2 * e * n, s->d_ff, s->d_model};
-        w[1] = (coli__weight){gate_up, NULL, NULL, 2 * e * n + n, s->d_ff, s->d_model};
-        w[2] = (coli__weight){down, NULL, NULL, e * n, s->d_model, s->d_ff};
+        w[0] = w[1] = wide;
+        w[2] = low;
+        w[0].first = 2 * e * n;
+        w[1].first = w[0].first + n;
+        w[2].first = e * n;
+        w[1].tile_row = s->d_ff;
+        w[0].first_scale = w[1].first_scale = e * expert_tiles(wide.scale);
+        w[2].first_scale = e * expert_tiles(low.scale);
     }
-    w -= 3;
-    COLI_TRY(check_type(c, &w[0])); // the same for all slices
-    return check_type(c, &w[2]);
+    return COLI_OK;
 }
 
 static coli_status take_singles(coli__checkpoint *c, const coli__expert_spec *s, coli__weight *w)
@@ -201,8 +229,69 @@ static coli_status take_singles(coli__checkpoint *c, const coli__expert_spec *s,
     return COLI_OK;
 }
 
+/* -- merged experts ---------------------------------------------------------------------------- */
+
+/* The scales of a record are written under one of two names. */
+static coli_status find_record(coli__checkpoint *c, const coli__expert_spec *s, uint32_t e,
+                               const coli__st_tensor **record, const coli__st_tensor **scales)
+{
+    char name[NAME_BYTES];
+    snprintf(name, sizeof name, "%s%u", s->prefix, e);
+    const coli__st_tensor *long_name = find(c, name, ".merged_weight.qs"),
+                          *short_name = find(c, name, ".qs");
+    *record = find(c, name, ".merged_weight");
+    *scales = long_name ? long_name : short_name;
+    if (long_name && short_name)
+        return coli__fail(COLI_E_FORMAT,
+                          "%s: tensor %s: is there beside %s, which are the same scales", c->dir,
+                          long_name->name, short_name->name);
+    if (*record && *scales) return COLI_OK;
+    snprintf(name, sizeof name, "%s%u%s", s->prefix, e,
+             *record ? ".merged_weight.qs" : ".merged_weight");
+    return missing(c, name);
+}
+
+static bool same_parts(const coli__merged_part *a, const coli__merged_part *b)
+{
+    for (int i = 0; i < 3; i++)
+        if (a[i].packing.bits != b[i].packing.bits) return false;
+    return true;
+}
+
+static coli_status take_merged(coli__checkpoint *c, const coli__expert_spec *s, coli__weight *w)
+{
+    coli__merged_part first[3];
+    for (uint32_t e = 0; e < s->n_expert; e++) {
+        const coli__st_tensor *record, *scales;
+        coli__merged_part parts[3];
+        COLI_TRY(find_record(c, s, e, &record, &scales));
+        if (record->dtype != COLI_DT_U8 && record->dtype != COLI_DT_I8)
+            return coli__fail(COLI_E_FORMAT, "%s: tensor %s: expected U8 or I8, found %s",
+                              record->file, record->name, record->dtype_name);
+        COLI_TRY(coli__merged_parts(&c->merged, s, record, scales, parts));
+        if (e == 0) memcpy(first, parts, sizeof first);
+        if (e == 0 && parts[0].packing.bits == 4)
+            COLI_TRY(coli__merged_check_coding(
+                record, parts[2].packing.bits == 4 ? record->n_bytes : record->n_bytes / 2));
+        if (!same_parts(parts, first))
+            return coli__fail(COLI_E_FORMAT,
+                              "%s: tensor %s: is of another kind than that of expert 0",
+                              record->file, record->name);
+        for (int i = 0; i < 3; i++)
+            *w++ = (coli__weight){.tensor = record,
+                                  .scale = scales,
+                                  .first = parts[i].first,
+                                  .n_out = i < 2 ? s->d_ff : s->d_model,
+                                  .n_in = i < 2 ? s->d_model : s->d_ff,
+                                  .first_scale = parts[i].first_scale,
+                                  .packing = parts[i].packing};
+    }
+    return COLI_OK;
+}
+
 static coli_status find_experts(coli__checkpoint *c, const coli__expert_spec *s, coli__weight *w)
 {
+    if (c->merged.is) return take_merged(c, s, w);
     const coli__st_tensor *gate_up = find_fused(c, s, "gate_up_proj");
     const coli__st_tensor *down = find_fused(c, s, "down_proj");
     if (!gate_up && !down) return take_singles(c, s, w);
@@ -219,18 +308,22 @@ static coli_status find_experts(coli__checkpoint *c, const coli__expert_spec *s,
 
 /* -- the same in a GGUF file ------------------------------------------------------------------- */
 
-/* The tensor that the family has under this name, if it is there; its view is remembered in c. */
-static const coli__gguf_view *find_view(coli__checkpoint *c, const char *name,
-                                        coli__gguf_place *place)
+/* The tensor that the family has under this name; NULL if it is not there.  Its view is remembered in
+ * c. */
+static coli_status find_view(coli__checkpoint *c, const char *name, coli__gguf_place *place,
+                             const coli__gguf_view **out)
 {
+    coli__gguf_view *v = &c->views[c->n_view];
     *place = (coli__gguf_place){0};
-    if (!c->family->place(c->gguf, name, place)) return NULL;
-    const coli__gguf_tensor *t = coli__gguf_find(c->gguf, place->name);
-    if (!t) return NULL;
-    c->used[t - coli__gguf_at(c->gguf, 0)] = true;
-    coli__gguf_view *v = &c->views[c->n_view++];
-    *v = (coli__gguf_view){t, place->form, place->rows, place->cols};
-    return v;
+    *out = NULL;
+    if (!c->family->place(c->gguf, name, place)) return COLI_OK;
+    COLI_TRY(coli__gguf_view_find(c->gguf, place, v));
+    if (!v->tensor) return COLI_OK;
+    c->used[v->tensor - coli__gguf_at(c->gguf, 0)] = true;
+    if (v->scale) c->used[v->scale - coli__gguf_at(c->gguf, 0)] = true;
+    c->n_view++;
+    *out = v;
+    return COLI_OK;
 }
 
 static coli_status missing_view(const coli__checkpoint *c, const char *name,
@@ -260,7 +353,8 @@ static coli_status find_gguf_tensor(coli__checkpoint *c, const coli__tensor_spec
                                     coli__weight *w)
 {
     coli__gguf_place place;
-    const coli__gguf_view *v = find_view(c, s->name, &place);
+    const coli__gguf_view *v;
+    COLI_TRY(find_view(c, s->name, &place, &v));
     if (!v) return missing_view(c, s->name, &place);
     *w = (coli__weight){.view = v, .n_out = s->n_out, .n_in = s->n_in};
     const uint64_t shape[2] = {s->n_out, s->n_in};
@@ -282,7 +376,7 @@ static coli_status find_gguf_experts(coli__checkpoint *c, const coli__expert_spe
     for (int i = 0; i < 4; i++) {
         char name[NAME_BYTES];
         snprintf(name, sizeof name, "%s%s", s->prefix, parts[i]);
-        v[i] = find_view(c, name, &place[i]);
+        COLI_TRY(find_view(c, name, &place[i], &v[i]));
         const uint64_t shape[3] = {s->n_expert,
                                    i == 2   ? s->d_model
                                    : i == 3 ? 2 * s->d_ff
@@ -299,11 +393,14 @@ static coli_status find_gguf_experts(coli__checkpoint *c, const coli__expert_spe
     const uint64_t n = (uint64_t)s->d_ff * s->d_model; // of each of the three
     for (uint32_t e = 0; e < s->n_expert; e++, w += 3) {
         const uint64_t fused = 2 * e * n;
-        w[0] = (coli__weight){NULL,    v[3] ? v[3] : v[0], NULL, v[3] ? fused : e * n,
-                              s->d_ff, s->d_model};
-        w[1] = (coli__weight){NULL,    v[3] ? v[3] : v[1], NULL, v[3] ? fused + n : e * n,
-                              s->d_ff, s->d_model};
-        w[2] = (coli__weight){NULL, v[2], NULL, e * n, s->d_model, s->d_ff};
+        w[0] = w[1] = (coli__weight){.view = v[3], .n_out = s->d_ff, .n_in = s->d_model};
+        w[0].first = fused;
+        w[1].first = fused + n;
+        for (int i = 0; i < 2 && !v[3]; i++) {
+            w[i].view = v[i];
+            w[i].first = e * n;
+        }
+        w[2] = (coli__weight){.view = v[2], .first = e * n, .n_out = s->d_model, .n_in = s->d_ff};
     }
     return COLI_OK;
 }
@@ -326,23 +423,21 @@ static bool is_expert(const coli__checkpoint *c, const char *name)
     return false;
 }
 
-/* "model.visual." reads "visual" in the note. */
-static coli_status note_skipped(const coli__checkpoint *c, const uint32_t *n_skipped,
-                                coli__buf *line)
+/* A line for each part of the model that is left out: "model.visual." reads "visual" there. */
+static void note_skipped(const coli__checkpoint *c, const uint32_t *n_skipped,
+                         void (*note)(void *, const char *), void *user)
 {
-    const char *separator = "skipped ";
     for (uint32_t i = 0; c->spec.skip_prefixes[i]; i++) {
         if (n_skipped[i] == 0) continue;
         const char *prefix = c->spec.skip_prefixes[i];
         size_t end = strlen(prefix), begin;
         while (end > 0 && prefix[end - 1] == '.') end--;
         for (begin = end; begin > 0 && prefix[begin - 1] != '.';) begin--;
-        COLI_TRY(coli__buf_printf(line, "%s%u %.*s tensor%s", separator, n_skipped[i],
-                                  (int)(end - begin), prefix + begin,
-                                  n_skipped[i] == 1 ? "" : "s"));
-        separator = " and ";
+        char line[120];
+        snprintf(line, sizeof line, "skipped %u %.*s tensor%s", n_skipped[i], (int)(end - begin),
+                 prefix + begin, n_skipped[i] == 1 ? "" : "s");
+        note(user, line);
     }
-    return COLI_OK;
 }
 
 static coli_status note_unknown(uint32_t n, const char *const *names, coli__buf *line)
@@ -355,35 +450,69 @@ static coli_status note_unknown(uint32_t n, const char *const *names, coli__buf 
     return n > 3 ? coli__buf_str(line, ", ...") : COLI_OK;
 }
 
+/* A file's tensors that the model does without, by what they are. */
+typedef struct skipped {
+    const char *what;
+    uint32_t n;
+} skipped;
+
+enum { MAX_SKIPPED = 4 };
+
+static void count_skipped(skipped *list, const char *what)
+{
+    uint32_t i = 0;
+    while (i + 1 < MAX_SKIPPED && list[i].what && strcmp(list[i].what, what) != 0) i++;
+    list[i].what = what;
+    list[i].n++;
+}
+
+static coli_status note_gguf_skipped(const skipped *list, coli__buf *line)
+{
+    for (uint32_t i = 0; i < MAX_SKIPPED && list[i].what; i++)
+        COLI_TRY(coli__buf_printf(line, "%s%u %s tensor%s", i ? " and " : "skipped ", list[i].n,
+                                  list[i].what, list[i].n == 1 ? "" : "s"));
+    return COLI_OK;
+}
+
+/* Multipliers of weights that no weight above took: leaving them out would change the model. */
+static coli_status check_no_scale(const coli__gguf_tensor *t)
+{
+    const size_t n = strlen(t->name);
+    if (n < 5 || strcmp(t->name + n - 5, "scale") != 0) return COLI_OK;
+    return coli__fail(COLI_E_UNSUPPORTED,
+                      "%s: tensor %s: is a scale of weights, and how it counts is "
+                      "not known here",
+                      t->file, t->name);
+}
+
 /* Tensors of a GGUF file that nobody asked for. */
 static coli_status sort_gguf_left_over(coli__checkpoint *c, void (*note)(void *, const char *),
                                        void *user)
 {
-    uint32_t n_skipped = 0, n_unknown = 0;
-    const char *unknown[3], *skipped = NULL;
+    skipped list[MAX_SKIPPED] = {{0}};
+    uint32_t n_unknown = 0;
+    const char *unknown[3];
     for (uint32_t i = 0; i < coli__gguf_count(c->gguf); i++) {
         if (c->used[i]) continue;
-        const char *name = coli__gguf_at(c->gguf, i)->name;
-        const char *what = c->family->skips(c->gguf, name);
+        const coli__gguf_tensor *t = coli__gguf_at(c->gguf, i);
+        const char *what = c->family->skips(c->gguf, t->name);
         if (what) {
-            skipped = what;
-            n_skipped++;
+            count_skipped(list, what);
             continue;
         }
-        if (n_unknown < 3) unknown[n_unknown] = name;
+        COLI_TRY(check_no_scale(t));
+        if (n_unknown < 3) unknown[n_unknown] = t->name;
         n_unknown++;
     }
-    coli__buf line = {0};
-    coli_status status = COLI_OK;
-    if (note && skipped) {
-        status = coli__buf_printf(&line, "skipped %u %s tensor%s", n_skipped, skipped,
-                                  n_skipped == 1 ? "" : "s");
-        if (status == COLI_OK) note(user, line.data);
-        coli__buf_finish(&line);
-    }
-    if (status == COLI_OK) status = note_unknown(n_unknown, unknown, &line);
-    if (status == COLI_OK && note && line.data) note(user, line.data);
-    coli__buf_finish(&line);
+    if (!note) return COLI_OK;
+
+    coli__buf skipped_line = {0}, unknown_line = {0};
+    coli_status status = note_gguf_skipped(list, &skipped_line);
+    if (status == COLI_OK) status = note_unknown(n_unknown, unknown, &unknown_line);
+    if (status == COLI_OK && skipped_line.data) note(user, skipped_line.data);
+    if (status == COLI_OK && unknown_line.data) note(user, unknown_line.data);
+    coli__buf_finish(&skipped_line);
+    coli__buf_finish(&unknown_line);
     return status;
 }
 
@@ -414,13 +543,11 @@ static coli_status sort_left_over(coli__checkpoint *c, void (*note)(void *, cons
     }
     if (!note) return COLI_OK;
 
-    coli__buf skipped_line = {0}, unknown_line = {0};
-    coli_status status = note_skipped(c, n_skipped, &skipped_line);
-    if (status == COLI_OK) status = note_unknown(n_unknown, unknown, &unknown_line);
-    if (status == COLI_OK && skipped_line.data) note(user, skipped_line.data);
-    if (status == COLI_OK && unknown_line.data) note(user, unknown_line.data);
-    coli__buf_finish(&skipped_line);
-    coli__buf_finish(&unknown_line);
+    note_skipped(c, n_skipped, note, user);
+    coli__buf line = {0};
+    const coli_status status = note_unknown(n_unknown, unknown, &line);
+    if (status == COLI_OK && line.data) note(user, line.data);
+    coli__buf_finish(&line);
     return status;
 }
 
@@ -446,7 +573,9 @@ static coli_status read_config(coli__checkpoint *c, coli__describe_fn describe)
     char *path;
     json_t *config = NULL;
     COLI_TRY(coli__path_join(c->dir, "config.json", &path));
-    coli_status status = coli__file_read(path, COLI_CONFIG_MAX_BYTES, &c->config_text);
+    coli_status status = coli__merged_open(c->dir, &c->config_text, &c->merged);
+    if (status == COLI_OK && !c->merged.is)
+        status = coli__file_read(path, COLI_CONFIG_MAX_BYTES, &c->config_text);
     if (status == COLI_OK)
         status = coli__json_parse_small(path, c->config_text.data ? c->config_text.data : "",
                                         c->config_text.n_bytes, COLI_CONFIG_MAX_DEPTH, &config);
@@ -520,7 +649,6 @@ static coli_status open_gguf_into(coli__checkpoint *c, coli__gguf_family_fn fami
                                   coli__describe_fn describe, void (*note)(void *, const char *),
                                   void *user)
 {
-    COLI_TRY(coli__gguf_open(c->dir, &c->gguf));
     COLI_TRY(family(c->gguf, &c->family));
     COLI_TRY(c->family->config(c->gguf, &c->config_text));
     json_t *config = NULL;
@@ -537,15 +665,26 @@ static coli_status open_gguf_into(coli__checkpoint *c, coli__gguf_family_fn fami
     return sort_gguf_left_over(c, note, user);
 }
 
+coli_status coli__checkpoint_of_gguf(coli__gguf *g, coli__gguf_family_fn family,
+                                     coli__describe_fn describe,
+                                     void (*note)(void *user, const char *line), void *user,
+                                     coli__checkpoint *out)
+{
+    *out = (coli__checkpoint){.dir = coli__gguf_path(g), .gguf = g};
+    const coli_status status = open_gguf_into(out, family, describe, note, user);
+    if (status != COLI_OK) coli__checkpoint_finish(out);
+    return status;
+}
+
 coli_status coli__checkpoint_open_gguf(const char *path, coli__gguf_family_fn family,
                                        coli__describe_fn describe,
                                        void (*note)(void *user, const char *line), void *user,
                                        coli__checkpoint *out)
 {
-    *out = (coli__checkpoint){.dir = path};
-    const coli_status status = open_gguf_into(out, family, describe, note, user);
-    if (status != COLI_OK) coli__checkpoint_finish(out);
-    return status;
+    coli__gguf *g;
+    *out = (coli__checkpoint){0};
+    COLI_TRY(coli__gguf_open(path, &g));
+    return coli__checkpoint_of_gguf(g, family, describe, note, user, out);
 }
 
 void coli__checkpoint_finish(coli__checkpoint *c)
@@ -599,18 +738,77 @@ static coli_status not_finite(const coli__weight *w, uint64_t element, float val
 /* One row of fp8: each run of 128 columns shares a tile's multiplier. */
 static coli_status scale_row(const coli__weight *w, uint32_t row, float *out)
 {
-    const uint64_t n_tile = w->scale->shape[1];
+    const uint64_t n_tile = w->scale->shape[w->scale->rank - 1];
     for (uint32_t begin = 0; begin < w->n_in; begin += FP8_TILE) {
         float scale;
-        COLI_TRY(coli__st_to_f32(w->scale, row / FP8_TILE * n_tile + begin / FP8_TILE, 1, &scale));
+        const uint64_t tile = (row + w->tile_row) / FP8_TILE * n_tile + begin / FP8_TILE;
+        COLI_TRY(coli__st_to_f32(w->scale, w->first_scale + tile, 1, &scale));
         const uint32_t end = w->n_in - begin < FP8_TILE ? w->n_in : begin + FP8_TILE;
         for (uint32_t col = begin; col < end; col++) out[col] *= scale;
     }
     return COLI_OK;
 }
 
+/* Columns that share a scale, and how many scales a row has. */
+static uint32_t packing_span(const coli__weight *w, uint64_t *n_scale)
+{
+    const uint32_t span = w->packing.group ? w->packing.group : w->n_in;
+    *n_scale = ((uint64_t)w->n_in + span - 1) / span;
+    return span;
+}
+
+static coli_status packed_row(const coli__weight *w, uint32_t row, float *out)
+{
+    uint64_t n_scale;
+    const uint32_t span = packing_span(w, &n_scale);
+    const uint64_t first = w->first + (uint64_t)row * w->n_in;
+    int8_t codes[256];
+    for (uint32_t begin = 0, n; begin < w->n_in; begin += n) {
+        float scale;
+        n = span - begin % span < sizeof codes ? span - begin % span : sizeof codes;
+        if (n > w->n_in - begin) n = w->n_in - begin;
+        COLI_TRY(coli__packing_codes(w->packing, w->tensor, w->scale, first + begin,
+                                     w->first_scale + row * n_scale + begin / span, n, codes,
+                                     &scale));
+        for (uint32_t i = 0; i < n; i++) out[begin + i] = (float)codes[i] * scale;
+    }
+    return COLI_OK;
+}
+
+bool coli__weight_packed_format(const coli__weight *w, coli__wfmt *out)
+{
+    const uint32_t group = w->packing.group;
+    *out = (coli__wfmt){.type = w->packing.bits == 4 ? COLI_W_I4 : COLI_W_I8, .group = 64};
+    if (w->packing.bits == 0) return false;
+    out->per_row = group == 0 || group >= w->n_in;
+    if (out->per_row || group % 64 == 0) return true;
+    out->group = 32;
+    return group % 32 == 0;
+}
+
+coli_status coli__weight_codes(const coli__weight *w, coli__wfmt fmt, uint32_t row, uint32_t n_row,
+                               int8_t *codes, float *scales, bool *fits)
+{
+    uint64_t n_scale;
+    const uint32_t span = packing_span(w, &n_scale), group = fmt.per_row ? w->n_in : fmt.group;
+    *fits = true;
+    for (uint32_t r = row; r < row + n_row; r++)
+        for (uint32_t begin = 0, n; begin < w->n_in; begin += n, codes += n, scales++) {
+            n = w->n_in - begin < group ? w->n_in - begin : group;
+            COLI_TRY(coli__packing_codes(
+                w->packing, w->tensor, w->scale, w->first + (uint64_t)r * w->n_in + begin,
+                w->first_scale + r * n_scale + begin / span, n, codes, scales));
+            if (*scales < 0x1p-40f) *scales = 0;
+            for (uint32_t i = 0; i < n; i++) *fits = *fits && codes[i] >= -127;
+        }
+    return COLI_OK;
+}
+
 coli_status coli__weight_rows(const coli__weight *w, uint32_t row, uint32_t n_row, float *out)
 {
+    for (uint32_t r = 0; w->packing.bits && r < n_row; r++)
+        COLI_TRY(packed_row(w, row + r, out + (size_t)r * w->n_in));
+    if (w->packing.bits) return COLI_OK;
     const uint64_t first = w->first + (uint64_t)row * w->n_in, n = (uint64_t)n_row * w->n_in;
     if (w->tensor) COLI_TRY(coli__st_to_f32(w->tensor, first, n, out));
     for (uint32_t r = 0; w->view && r < n_row; r++)
@@ -620,16 +818,31 @@ coli_status coli__weight_rows(const coli__weight *w, uint32_t row, uint32_t n_ro
         COLI_TRY(scale_row(w, row + r, out + (size_t)r * w->n_in));
     for (uint64_t i = 0; i < n; i++)
         if (!isfinite(out[i])) return not_finite(w, first + i, out[i]);
+    for (uint64_t i = 0; w->is_whole_norm && i < n; i++) out[i] -= 1;
     return COLI_OK;
+}
+
+static uint64_t bytes_of(const coli__weight *w, uint64_t n_weight)
+{
+    if (w->packing.bits) return n_weight * w->packing.bits / 8;
+    return w->tensor->n_bytes / w->tensor->n_elem * n_weight;
+}
+
+/* A view may take its rows and columns from anywhere in the tensor. */
+void coli__weight_drop(const coli__weight *w)
+{
+    if (w->view)
+        coli__pages_drop(w->view->tensor->data, w->view->tensor->n_bytes);
+    else
+        coli__pages_drop(w->tensor->data + bytes_of(w, w->first), coli__weight_bytes(w));
 }
 
 uint64_t coli__weight_bytes(const coli__weight *w)
 {
-    if (w->view) {
-        const coli__gguf_kind *k = w->view->tensor->kind;
-        return (uint64_t)w->n_out * w->n_in / k->n_elem * k->n_bytes;
-    }
-    return w->tensor->n_bytes / w->tensor->n_elem * w->n_out * w->n_in;
+    const uint64_t n = (uint64_t)w->n_out * w->n_in;
+    if (!w->view) return bytes_of(w, n);
+    const coli__gguf_kind *k = w->view->tensor->kind;
+    return n / k->n_elem * k->n_bytes;
 }
 
 const char *coli__weight_file(const coli__weight *w)
@@ -642,10 +855,15 @@ const char *coli__weight_name(const coli__weight *w)
     return w->view ? w->view->tensor->name : w->tensor->name;
 }
 
+const char *coli__weight_kind(const coli__weight *w)
+{
+    if (w->packing.bits) return coli__packing_name(w->packing);
+    return w->view ? w->view->tensor->kind->name : w->tensor->dtype_name;
+}
+
 bool coli__weight_is_bf16(const coli__weight *w)
 {
-    return w->view ? strcmp(w->view->tensor->kind->name, "BF16") == 0
-                   : w->tensor->dtype == COLI_DT_BF16;
+    return strcmp(coli__weight_kind(w), "BF16") == 0;
 }
 
 bool coli__weight_has_grid(const coli__weight *w)

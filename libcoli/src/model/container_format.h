@@ -128,6 +128,24 @@ coli_status coli__ct_writer_expert(coli__ct_writer *w, const int32_t scale_exp[3
                                    const void *block);
 /* Write the head and sync.  files as in coli__ct_table.  Frees w also on failure. */
 coli_status coli__ct_writer_close(coli__ct_writer *w, const coli__digest files[CT_N_FILE]);
-void coli__ct_writer_abandon(coli__ct_writer *w); // NULL is fine
+void coli__ct_writer_abandon(coli__ct_writer *w);          // NULL is fine
+uint64_t coli__ct_writer_offset(const coli__ct_writer *w); // bytes of the file until now
+
+/* Make sure that what was written is on the disk, and append to `told` a line for each tensor and expert
+ * that was finished since this was called last: what a later writer needs to go on behind them. */
+coli_status coli__ct_writer_tell(coli__ct_writer *w, coli__buf *told);
+
+/* Go on with a file of the same spec that an earlier writer left, behind the tensors and layers that it
+ * told of (text, NUL-ended; lines that begin with "sum " are passed over).  Each is read and compared
+ * with its checksum; `checked` is called behind each with how many of them there are, and an error of
+ * its own ends it.  E_FORMAT: the file does not hold what it should, and nothing was changed. */
+typedef struct coli__ct_done {
+    uint32_t n_entry, n_layer; // whole ones
+} coli__ct_done;
+typedef coli_status (*coli__ct_checked_fn)(void *user, coli__ct_done done);
+coli_status coli__ct_writer_resume(const char *path, const char *engine,
+                                   const coli__model_spec *spec, const char *told,
+                                   coli__ct_checked_fn checked, void *user, coli__ct_done *done,
+                                   coli__ct_writer **out);
 
 #endif

@@ -14,8 +14,8 @@
  * itself).
  *
  * A GGUF file comes with weights that were rounded before.  Where the target holds them as they are
- * (coli__mat_pack_grid) nothing is lost; what else became of each kind is measured while panels are
- * packed and said at the end.
+ * nothing is lost (the grid of coli__pack_args).  What packing did is measured panel by panel and
+ * said at the end (quant_report.h).
  *
  * Memory.  COLI_CONVERT_MEMORY_BYTES is shared out once the checkpoint is open:
  *
@@ -23,31 +23,41 @@
  *                 COLI_ST_MAX_TENSOR and the like before they are made
  *     the rest    RESERVE_BYTES: small JSON (coli__json_parse_small), what the table leaves
  *     the step    the largest expert, or STEP_BYTES
+ *     its source  what that is made of, or SOURCE_BYTES: mapped pages, given up behind each step
  *     panels      two per worker, in what is left: fewer workers where rows are huge
  *
  * What cannot fit is refused before anything is written.  Opening the checkpoint and writing the
  * table come before and after the two large ones are held.
  *
+ * The disk is asked beforehand, too: whether it has the room for what the formats come to.
+ *
  * The caller's float mode is left alone except around arithmetic, so that callbacks have it.
  *
- * Everything is written to OUT.partial, opened once as a check, and renamed to OUT. */
+ * Everything is written to OUT.partial, opened once as a check, and renamed to OUT.  A conversion that
+ * is killed can be gone on with behind the last tensor or layer that it told of; it must be the same
+ * one, which the facts in its journal decide (convert_job.c). */
 #include "convert.h"
 
 #include <float.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "../base/file.h"
 #include "../base/threads.h"
+#include "../math/pack_codes.h"
 #include "checkpoint.h"
 #include "container_format.h"
+#include "convert_facts.h"
+#include "convert_job.h"
+#include "imatrix.h"
+#include "quant_report.h"
 
 enum {
     STEP_BYTES = 8 << 20, // enough panels to keep the workers busy; larger only where one expert is
+    SOURCE_BYTES = 32 << 20, // the same of the checkpoint
+    TELL_BYTES = 256 << 20,  // seconds of work; waiting for the disk costs a part of one
     PANELS_MAX_BYTES = 64 << 20,
-    MAX_TALLY = 64, // kinds of a GGUF times formats that they become
     // 12 MB for values of JSON, 8 for its text, 9 for ranges of group maxima; the heap's holes
     RESERVE_BYTES = 40 << 20,
     TEMPLATE_MAX_BYTES = 1 << 20,
@@ -65,27 +75,17 @@ typedef struct piece {
     uint32_t first_item; // of the step
     uint8_t *out;        // packed: where first_panel goes
     uint64_t panel_bytes, n_bytes;
+    const float *importance; // (n_in) of columns; NULL: all alike
 } piece;
 
 typedef struct range {
     float max, min; // of the group maxima that are not 0; max is 0 where there are none
 } range;
 
-/* What became of the weights that a GGUF holds as one kind. */
-typedef struct tally {
-    const coli__gguf_kind *kind;
-    coli__wfmt fmt;
-    uint64_t n;
-    double weight2, error2; // sums of squares
-} tally;
-
 typedef struct worker {
     float *rows;    // (16, widest n_in)
     uint8_t *panel; // a packed panel of them
-    float *scales;  // (16, widest n_in / 32) of a GGUF; behind them `back`
-    float *back;    // (widest n_in) a packed row, read back
-    tally tallies[MAX_TALLY];
-    uint32_t n_tally;
+    float *scales;  // (16, widest n_in / 32) of a GGUF
     /* the failed panel with the lowest item, so that every run reports the same one */
     coli_status status;
     uint32_t failed_item;
@@ -103,16 +103,25 @@ typedef struct converter {
     uint8_t *step;                    // (step_bytes)
     uint64_t step_bytes, panel_bytes; // the latter: of a worker's rows, and of its panel
     uint32_t n_in_max;                // of all matrices
+    bool counts;                      // what the source's roundings became is counted and said
     uint64_t done_bytes, total_bytes; // of the checkpoint
+    uint64_t out_bytes;               // of model.coli, if all scales become f16 that may
     coli__digest files[CT_N_FILE];
+    coli__quant_report *report;
+    coli__imatrix *imatrix; // NULL: none
+    float *importance;      // (n_in_max) of the trunk matrix at hand
+    coli__job job;
+    coli__ct_done done;  // by the conversion that this one goes on with
+    uint64_t told_bytes; // of model.coli, in the journal
 } converter;
 
-/* One run of the pool: ranges NULL packs, else it measures. */
+/* One run of the pool: it measures or it packs, by which of the two is there. */
 typedef struct step {
     converter *c;
     const piece *pieces;
     uint32_t n_piece;
-    range *ranges; // one per item
+    range *ranges;            // one per item
+    coli__pack_error *errors; // one per item
 } step;
 
 static const piece *piece_of(const step *s, uint32_t item)
@@ -148,7 +157,7 @@ static range measure(const piece *p, const float *rows, const float *scales, uin
                 amax = fabsf(rows[i]) > amax ? fabsf(rows[i]) : amax;
             if (amax > 0 && amax < r.min) r.min = amax;
             if (scales && amax > 0) { // codes need not go to their end
-                const float full = scales[begin / 32] * code_max;
+                const float full = fabsf(scales[begin / 32]) * code_max;
                 if (full < r.min) r.min = full;
                 if (full > amax) amax = full;
             }
@@ -157,57 +166,64 @@ static range measure(const piece *p, const float *rows, const float *scales, uin
     return r;
 }
 
-/* A float matrix ends with its last row, not with its last panel: that one goes through w->panel.
- */
-static coli_status pack(const piece *p, uint32_t panel, uint32_t n_row, worker *w)
-{
-    const uint64_t begin = panel * p->panel_bytes;
-    uint8_t *out = p->out + begin;
-    if (keeps_grid(p))
-        return coli__mat_pack_grid(p->fmt, w->rows, w->scales, n_row, p->weight->n_in, p->scale_exp,
-                                   out);
-    if (p->n_bytes - begin >= p->panel_bytes)
-        return coli__mat_pack_panel(p->fmt, w->rows, n_row, p->weight->n_in, p->weight->n_in,
-                                    p->scale_exp, out);
-    COLI_TRY(coli__mat_pack_panel(p->fmt, w->rows, n_row, p->weight->n_in, p->weight->n_in,
-                                  p->scale_exp, w->panel));
-    memcpy(out, w->panel, (size_t)(p->n_bytes - begin));
-    return COLI_OK;
-}
-
 static bool same_format(coli__wfmt a, coli__wfmt b)
 {
     return a.type == b.type && a.group == b.group && a.per_row == b.per_row &&
            a.scale_f16 == b.scale_f16;
 }
 
-/* Of a GGUF: how far the packed panel is from the weights it was made of. */
-static void count(const piece *p, uint32_t panel, uint32_t n_row, worker *w)
+/* What comes as codes and scales, to a format that has them as they are.  *done false: it is to be
+ * quantised like anything else.  The packed panel's memory holds them meanwhile. */
+static coli_status pack_codes(const piece *p, uint32_t panel, uint32_t n_row, worker *w,
+                              uint8_t *out, bool *done)
 {
-    const coli__gguf_kind *kind = p->weight->view->tensor->kind;
-    tally *t = w->tallies;
-    while (t < w->tallies + w->n_tally && (t->kind != kind || !same_format(t->fmt, p->fmt))) t++;
-    if (t == w->tallies + MAX_TALLY) return; // more than there are kinds and formats
-    if (t == w->tallies + w->n_tally) {
-        *t = (tally){.kind = kind, .fmt = p->fmt};
-        w->n_tally++;
-    }
+    coli__wfmt fmt;
+    *done = false;
+    if (!coli__weight_packed_format(p->weight, &fmt) || !same_format(fmt, p->fmt)) return COLI_OK;
     const uint32_t n_in = p->weight->n_in;
-    const coli__mat m = {.data = p->out + panel * p->panel_bytes,
-                         .n_out = n_row,
-                         .n_in = n_in,
-                         .fmt = p->fmt,
-                         .scale_exp = p->scale_exp};
-    for (uint32_t r = 0; r < n_row; r++) {
-        const float *row = w->rows + (size_t)r * n_in;
-        coli__mat_row(&m, r, w->back);
-        for (uint32_t i = 0; i < n_in; i++) {
-            const double error = (double)w->back[i] - (double)row[i];
-            t->error2 += error * error;
-            t->weight2 += (double)row[i] * (double)row[i];
-        }
+    float *scales = (float *)(void *)w->panel; // (n_row, groups), at most half of it
+    int8_t *codes = (int8_t *)(w->panel + COLI_PANEL * (n_in / 32 + 1) * sizeof *scales);
+    COLI_TRY(coli__weight_codes(p->weight, fmt, (p->first_panel + panel) * COLI_PANEL, n_row, codes,
+                                scales, done));
+    if (*done) coli__mat_pack_codes(fmt, codes, scales, n_row, n_in, out);
+    return COLI_OK;
+}
+
+/* What is kept as it is. */
+static coli__pack_error exact(const float *w, uint64_t n)
+{
+    coli__pack_error e = {.n = n};
+    for (uint64_t i = 0; i < n; i++) e.weight2 += (double)w[i] * (double)w[i];
+    return e;
+}
+
+/* A float matrix ends with its last row, not with its last panel: that one goes through w->panel.
+ */
+static coli_status pack(const piece *p, uint32_t panel, uint32_t n_row, worker *w,
+                        coli__pack_error *error)
+{
+    const uint64_t begin = panel * p->panel_bytes;
+    bool done;
+    *error = (coli__pack_error){0};
+    COLI_TRY(pack_codes(p, panel, n_row, w, p->out + begin, &done));
+    if (done) {
+        *error = exact(w->rows, (uint64_t)n_row * p->weight->n_in);
+        return COLI_OK;
     }
-    t->n += (uint64_t)n_row * n_in;
+    const bool whole = p->n_bytes - begin >= p->panel_bytes;
+    const coli__pack_args args = {.fmt = p->fmt,
+                                  .w = w->rows,
+                                  .n_row = n_row,
+                                  .n_in = p->weight->n_in,
+                                  .ld = p->weight->n_in,
+                                  .scale_exp = p->scale_exp,
+                                  .grid = keeps_grid(p) ? w->scales : NULL,
+                                  .importance = p->importance,
+                                  .error = error,
+                                  .out = whole ? p->out + begin : w->panel};
+    COLI_TRY(coli__mat_pack(&args));
+    if (!whole) memcpy(p->out + begin, w->panel, (size_t)(p->n_bytes - begin));
+    return COLI_OK;
 }
 
 static coli_status do_panel(const step *s, uint32_t item, worker *w)
@@ -222,12 +238,11 @@ static coli_status do_panel(const step *s, uint32_t item, worker *w)
         s->ranges[item] = measure(p, w->rows, grid ? w->scales : NULL, n_row);
         return COLI_OK;
     }
-    const coli_status status = pack(p, panel, n_row, w);
-    if (status != COLI_OK)
-        return coli__fail_in(status, "%s: tensor %s: in the 16 rows from %u",
-                             coli__weight_file(p->weight), coli__weight_name(p->weight), row);
-    if (p->weight->view) count(p, panel, n_row, w);
-    return COLI_OK;
+    const coli_status status = pack(p, panel, n_row, w, &s->errors[item]);
+    return status == COLI_OK
+               ? COLI_OK
+               : coli__fail_in(status, "%s: tensor %s: in the 16 rows from %u",
+                               coli__weight_file(p->weight), coli__weight_name(p->weight), row);
 }
 
 static void do_item(void *ctx, uint32_t item, uint32_t worker_index)
@@ -241,9 +256,10 @@ static void do_item(void *ctx, uint32_t item, uint32_t worker_index)
     snprintf(w->message, sizeof w->message, "%s", coli_error_message());
 }
 
-static coli_status run_step(converter *c, const piece *pieces, uint32_t n_piece, range *ranges)
+static coli_status run_step(converter *c, const piece *pieces, uint32_t n_piece, range *ranges,
+                            coli__pack_error *errors)
 {
-    step s = {c, pieces, n_piece, ranges};
+    step s = {c, pieces, n_piece, ranges, errors};
     const piece *last = &pieces[n_piece - 1];
     for (uint32_t i = 0; i < c->n_worker; i++) c->workers[i].status = COLI_OK;
     const coli__fp fp = coli__fp_enter(); // for our own share; the pool's threads have theirs
@@ -270,6 +286,14 @@ static uint32_t n_panel_of(uint32_t n_out)
     return (n_out + COLI_PANEL - 1) / COLI_PANEL;
 }
 
+/* How many panels of the matrix SOURCE_BYTES of the checkpoint make; at least 1. */
+static uint32_t source_panels(const coli__weight *w)
+{
+    const uint32_t n_panel = n_panel_of(w->n_out);
+    const uint64_t n = SOURCE_BYTES / (coli__weight_bytes(w) / n_panel + 1);
+    return n == 0 ? 1 : n < n_panel ? (uint32_t)n : n_panel;
+}
+
 static range join_ranges(const range *ranges, uint32_t n)
 {
     range all = {0, FLT_MAX};
@@ -292,16 +316,42 @@ static bool exp_for(coli__wfmt fmt, range r, int32_t *scale_exp)
 
 /* -- the trunk --------------------------------------------------------------------------------- */
 
-/* A default format, fitted to what a GGUF holds. */
+/* A default format, fitted to what the source holds. */
 static coli__wfmt fitted(coli__wfmt fmt, const coli__weight *w)
 {
+    coli__wfmt packed;
+    if (coli__weight_packed_format(w, &packed)) return packed;
     if (coli__wfmt_is_quant(fmt) && coli__weight_has_grid(w)) fmt.group = 32;
     return fmt;
 }
 
-static coli__wfmt format_for(const converter *c, coli__role role, const coli__weight *w)
+/* What holds the weights exactly. */
+static coli__wfmt source_format(const coli__weight *w)
 {
-    switch (role) {
+    coli__wfmt packed;
+    if (coli__weight_packed_format(w, &packed)) return packed;
+    if (coli__weight_has_grid(w))
+        return (coli__wfmt){.type = COLI_W_I8, .group = 32, .scale_f16 = true};
+    return (coli__wfmt){.type = coli__weight_is_bf16(w) ? COLI_W_BF16 : COLI_W_F32};
+}
+
+/* What the recipe says about it; false when it says nothing. */
+static bool recipe_format(const converter *c, const coli__recipe_item *item, const coli__weight *w,
+                          coli__wfmt *out)
+{
+    coli__recipe_choice choice;
+    if (!c->args->recipe || !coli__recipe_find(c->args->recipe, item, &choice)) return false;
+    *out = choice.is_source ? source_format(w) : choice.fmt;
+    return true;
+}
+
+static coli__wfmt format_for(const converter *c, const coli__tensor_spec *s, const coli__weight *w)
+{
+    char kind[COLI__REPORT_NAME];
+    const coli__recipe_item item = coli__recipe_tensor(&c->checkpoint.spec, s, kind);
+    coli__wfmt fmt;
+    if (recipe_format(c, &item, w, &fmt)) return fmt;
+    switch (s->role) {
     case COLI_ROLE_TRUNK:
     case COLI_ROLE_EMBED:
         return c->args->trunk_is_default ? fitted(c->args->trunk, w) : c->args->trunk;
@@ -320,41 +370,82 @@ static coli_status choose_scales(converter *c, const char *name, const coli__wei
 {
     *scale_exp = 0;
     if (!fmt->scale_f16) return COLI_OK;
-    COLI_TRY(report(c, name, 0));
-    const piece all = {.weight = w, .fmt = *fmt, .n_panel = n_panel_of(w->n_out)};
-    range *ranges = coli__calloc(all.n_panel, sizeof *ranges);
+    const uint32_t n_panel = n_panel_of(w->n_out), n_most = source_panels(w);
+    range *ranges = coli__calloc(n_panel, sizeof *ranges);
     if (!ranges) return COLI_E_NOMEM;
-    const coli_status status = run_step(c, &all, 1, ranges);
-    if (status == COLI_OK)
-        fmt->scale_f16 = exp_for(*fmt, join_ranges(ranges, all.n_panel), scale_exp);
+    coli_status status = COLI_OK;
+    for (uint32_t first = 0, n; first < n_panel && status == COLI_OK; first += n) {
+        n = n_panel - first < n_most ? n_panel - first : n_most;
+        const piece band = {.weight = w, .fmt = *fmt, .first_panel = first, .n_panel = n};
+        status = report(c, name, 0);
+        if (status == COLI_OK) status = run_step(c, &band, 1, ranges + first, NULL);
+        coli__weight_drop(w);
+    }
+    if (status == COLI_OK) fmt->scale_f16 = exp_for(*fmt, join_ranges(ranges, n_panel), scale_exp);
     coli__free(ranges);
     return status;
 }
 
+/* In the order of the items, so that sums do not depend on who did which. */
+static coli__pack_error sum_errors(const coli__pack_error *errors, uint32_t n)
+{
+    coli__pack_error sum = {0};
+    for (uint32_t i = 0; i < n; i++) coli__pack_error_add(&sum, &errors[i]);
+    return sum;
+}
+
+/* Of a source whose roundings are told of. */
+static const char *source_kind(const converter *c, const coli__weight *w)
+{
+    return c->counts ? coli__weight_kind(w) : NULL;
+}
+
+/* The panels of `all` in bands that fit the step; errors (of a band), *sum of all. */
+static coli_status write_bands(converter *c, const char *name, const piece *all, uint32_t n_fit,
+                               coli__pack_error *errors, coli__pack_error *sum)
+{
+    piece p = *all;
+    for (; p.first_panel < all->n_panel; p.first_panel += p.n_panel) {
+        const uint32_t left = all->n_panel - p.first_panel;
+        p.n_panel = left < n_fit ? left : n_fit;
+        const uint64_t rest = all->n_bytes - p.first_panel * p.panel_bytes;
+        const uint64_t band = p.n_panel * p.panel_bytes;
+        p.n_bytes = rest < band ? rest : band;
+        COLI_TRY(run_step(c, &p, 1, NULL, errors));
+        coli__weight_drop(p.weight);
+        COLI_TRY(coli__ct_writer_append(c->writer, c->step, p.n_bytes));
+        const coli__pack_error of_band = sum_errors(errors, p.n_panel);
+        coli__pack_error_add(sum, &of_band);
+        const uint64_t bytes = coli__weight_bytes(p.weight), end = p.first_panel + p.n_panel;
+        COLI_TRY(
+            report(c, name, bytes * end / all->n_panel - bytes * p.first_panel / all->n_panel));
+    }
+    return COLI_OK;
+}
+
 static coli_status write_tensor(converter *c, const coli__tensor_spec *s, const coli__weight *w)
 {
-    coli__wfmt fmt = format_for(c, s->role, w);
+    coli__wfmt fmt = format_for(c, s, w);
     int32_t scale_exp;
     COLI_TRY(choose_scales(c, s->name, w, &fmt, &scale_exp));
     COLI_TRY(coli__ct_writer_tensor(c->writer, fmt, scale_exp));
-    piece p = {.weight = w, .fmt = fmt, .scale_exp = scale_exp, .out = c->step};
-    uint64_t n_bytes;
-    if (!coli__mat_bytes(fmt, w->n_out, w->n_in, &n_bytes, &p.panel_bytes))
+    piece p = {.weight = w,
+               .fmt = fmt,
+               .scale_exp = scale_exp,
+               .n_panel = n_panel_of(w->n_out),
+               .out = c->step};
+    if (c->imatrix && coli__imatrix_columns(c->imatrix, s->name, w->n_in, c->importance))
+        p.importance = c->importance;
+    if (!coli__mat_bytes(fmt, w->n_out, w->n_in, &p.n_bytes, &p.panel_bytes))
         return coli__fail(COLI_E_INTERNAL, "tensor %s: no such matrix", s->name);
-    const uint64_t n_fit = c->step_bytes / p.panel_bytes; // at least 1
-    for (const uint32_t n_panel = n_panel_of(w->n_out); p.first_panel < n_panel;
-         p.first_panel += p.n_panel) {
-        const uint32_t left = n_panel - p.first_panel;
-        p.n_panel = left < n_fit ? left : (uint32_t)n_fit;
-        const uint64_t rest = n_bytes - p.first_panel * p.panel_bytes;
-        const uint64_t band = p.n_panel * p.panel_bytes;
-        p.n_bytes = rest < band ? rest : band;
-        COLI_TRY(run_step(c, &p, 1, NULL));
-        COLI_TRY(coli__ct_writer_append(c->writer, c->step, p.n_bytes));
-        const uint64_t all = coli__weight_bytes(w), end = p.first_panel + p.n_panel;
-        COLI_TRY(report(c, s->name, all * end / n_panel - all * p.first_panel / n_panel));
-    }
-    return COLI_OK;
+    const uint64_t fit = c->step_bytes / p.panel_bytes; // at least 1
+    const uint32_t n_source = source_panels(w), n_fit = fit < n_source ? (uint32_t)fit : n_source;
+    coli__pack_error sum = {0}, *errors = coli__calloc(n_fit, sizeof *errors);
+    if (!errors) return COLI_E_NOMEM;
+    const coli_status status = write_bands(c, s->name, &p, n_fit, errors, &sum);
+    coli__free(errors);
+    if (status == COLI_OK) coli__report_add(c->report, s->name, source_kind(c, w), fmt, &sum);
+    return status;
 }
 
 /* -- experts ----------------------------------------------------------------------------------- */
@@ -370,10 +461,32 @@ typedef struct layer {
     uint32_t n_batch;                // experts per step
     piece *pieces;                   // (n_batch, 3)
     range *ranges;                   // one per panel of a batch
+    coli__pack_error *errors;        // likewise
+    float *importance;               // (n_batch, d_model + d_ff); NULL: columns are all alike
 } layer;
 
-static coli__wfmt expert_format(const converter *c, const coli__weight *w)
+/* Of the first of a layer's experts: the formats of all are equal.  A source that differs from it is
+ * not held by what holds the first: then f32 holds all. */
+static coli__wfmt exact_for_all(const coli__expert_spec *s, const coli__weight *weights,
+                                uint32_t part)
 {
+    const coli__wfmt first = source_format(&weights[part]);
+    for (uint32_t e = 1; e < s->n_expert; e++)
+        if (!same_format(source_format(&weights[3 * e + part]), first))
+            return (coli__wfmt){.type = COLI_W_F32};
+    return first;
+}
+
+/* part: 0 gate, 1 up, 2 down. */
+static coli__wfmt expert_format(const converter *c, const coli__expert_spec *s,
+                                const coli__weight *weights, uint32_t part)
+{
+    const coli__weight *w = &weights[part];
+    char kind[COLI__REPORT_NAME];
+    const coli__recipe_item item = coli__recipe_expert(s, part, kind);
+    coli__recipe_choice choice;
+    if (c->args->recipe && coli__recipe_find(c->args->recipe, &item, &choice))
+        return choice.is_source ? exact_for_all(s, weights, part) : choice.fmt;
     if (!c->args->experts_are_default) return c->args->experts;
     coli__wfmt fmt = fitted(c->args->experts, w);
     if (w->view && strcmp(w->view->tensor->kind->name, "Q8_0") == 0) fmt.type = COLI_W_I8;
@@ -383,6 +496,29 @@ static coli__wfmt expert_format(const converter *c, const coli__weight *w)
 static uint32_t panels_per_expert(const coli__expert_spec *s)
 {
     return 2 * n_panel_of(s->d_ff) + n_panel_of(s->d_model);
+}
+
+/* Where piece i of a batch finds how much its columns count. */
+static float *importance_of(const layer *l, uint32_t i)
+{
+    const coli__expert_spec *s = l->spec;
+    if (!l->importance) return NULL;
+    return l->importance + i / 3 * ((size_t)s->d_model + s->d_ff) + (i % 3 == 2 ? s->d_model : 0);
+}
+
+static void fill_importance(const converter *c, const layer *l, uint32_t first, uint32_t n)
+{
+    const coli__expert_spec *s = l->spec;
+    char in[COLI__REPORT_NAME], inner[COLI__REPORT_NAME];
+    snprintf(in, sizeof in, "%sin", s->prefix);
+    snprintf(inner, sizeof inner, "%sinner", s->prefix);
+    for (uint32_t e = 0; l->importance && e < n; e++) {
+        float *x = importance_of(l, 3 * e), *h = importance_of(l, 3 * e + 2);
+        if (!coli__imatrix_expert(c->imatrix, in, first + e, s->n_expert, s->d_model, x))
+            for (uint32_t i = 0; i < s->d_model; i++) x[i] = 1;
+        if (!coli__imatrix_expert(c->imatrix, inner, first + e, s->n_expert, s->d_ff, h))
+            for (uint32_t i = 0; i < s->d_ff; i++) h[i] = 1;
+    }
 }
 
 /* The pieces for experts [first, first + n): three whole matrices each. */
@@ -397,12 +533,18 @@ static coli_status make_pieces(const converter *c, const layer *l, uint32_t firs
                      .scale_exp = l->scale_exp[3 * first + i],
                      .n_panel = n_panel_of(w->n_out),
                      .first_item = item,
+                     .importance = importance_of(l, i),
                      .out = c->step + i / 3 * l->block_bytes + l->offset[i % 3]};
         if (!coli__mat_bytes(p->fmt, w->n_out, w->n_in, &p->n_bytes, &p->panel_bytes))
             return coli__fail(COLI_E_INTERNAL, "%s: no such matrix", l->name);
         item += p->n_panel;
     }
     return COLI_OK;
+}
+
+static void drop_batch(const layer *l, uint32_t first, uint32_t n)
+{
+    for (uint32_t i = 3 * first; i < 3 * (first + n); i++) coli__weight_drop(&l->weights[i]);
 }
 
 static uint32_t batch(const layer *l, uint32_t first)
@@ -420,7 +562,8 @@ static coli_status choose_expert_scales(converter *c, layer *l)
         n = batch(l, first);
         COLI_TRY(report(c, l->name, 0));
         COLI_TRY(make_pieces(c, l, first, n));
-        COLI_TRY(run_step(c, l->pieces, 3 * n, l->ranges));
+        COLI_TRY(run_step(c, l->pieces, 3 * n, l->ranges, NULL));
+        drop_batch(l, first, n);
         for (uint32_t i = 0; i < 3 * n; i++) {
             const range r = join_ranges(l->ranges + l->pieces[i].first_item, l->pieces[i].n_panel);
             if (!exp_for(l->fmt[i % 3], r, &l->scale_exp[3 * first + i]))
@@ -430,6 +573,18 @@ static coli_status choose_expert_scales(converter *c, layer *l)
     for (uint32_t i = 0; i < 3 * l->spec->n_expert; i++)
         if (!l->fmt[i % 3].scale_f16) l->scale_exp[i] = 0;
     return COLI_OK;
+}
+
+static void report_experts(const converter *c, const layer *l, uint32_t first, uint32_t n)
+{
+    static const char *const parts[] = {"gate", "up", "down"};
+    for (uint32_t i = 0; i < 3 * n; i++) {
+        const piece *p = &l->pieces[i];
+        const coli__pack_error sum = sum_errors(l->errors + p->first_item, p->n_panel);
+        char name[COLI__REPORT_NAME];
+        snprintf(name, sizeof name, "%s%u.%s", l->spec->prefix, first + i / 3, parts[i % 3]);
+        coli__report_add(c->report, name, source_kind(c, p->weight), p->fmt, &sum);
+    }
 }
 
 static coli_status write_blocks(converter *c, layer *l)
@@ -444,7 +599,10 @@ static coli_status write_blocks(converter *c, layer *l)
     for (uint32_t first = 0, n; first < l->spec->n_expert; first += n) {
         n = batch(l, first);
         COLI_TRY(make_pieces(c, l, first, n));
-        COLI_TRY(run_step(c, l->pieces, 3 * n, NULL));
+        fill_importance(c, l, first, n);
+        COLI_TRY(run_step(c, l->pieces, 3 * n, NULL, l->errors));
+        report_experts(c, l, first, n);
+        drop_batch(l, first, n);
         uint64_t source_bytes = 0;
         for (uint32_t i = 0; i < n; i++)
             COLI_TRY(coli__ct_writer_expert(c->writer, l->scale_exp + 3 * (first + i),
@@ -456,18 +614,24 @@ static coli_status write_blocks(converter *c, layer *l)
     return COLI_OK;
 }
 
-/* The largest an expert of the layer can become: with f32 scales. */
-static bool largest_block(const converter *c, const coli__expert_spec *s,
-                          const coli__weight *weights, uint64_t *block_bytes)
+/* What an expert of the layer becomes, at most: where f16 cannot hold its scales, they are f32. */
+static bool expert_block(const converter *c, const coli__expert_spec *s,
+                         const coli__weight *weights, bool f16_holds, uint64_t *block_bytes)
 {
     coli__ct_experts x = {.n_expert = s->n_expert, .d_model = s->d_model, .d_ff = s->d_ff};
-    x.gate.fmt = expert_format(c, &weights[0]); // of all experts, like the other two
-    x.up.fmt = expert_format(c, &weights[1]);
-    x.down.fmt = expert_format(c, &weights[2]);
-    x.gate.fmt.scale_f16 = x.up.fmt.scale_f16 = x.down.fmt.scale_f16 = false;
+    coli__wfmt *const fmts[3] = {&x.gate.fmt, &x.up.fmt, &x.down.fmt};
+    for (int i = 0; i < 3; i++) {
+        *fmts[i] = expert_format(c, s, weights, (uint32_t)i);
+        if (!f16_holds) fmts[i]->scale_f16 = false;
+    }
     if (!coli__ct_size_experts(&x)) return false;
     *block_bytes = x.block_bytes;
     return true;
+}
+
+static uint64_t expert_source_bytes(const coli__weight *w) // of gate, up and down
+{
+    return coli__weight_bytes(&w[0]) + coli__weight_bytes(&w[1]) + coli__weight_bytes(&w[2]);
 }
 
 static coli_status write_layer(converter *c, const coli__expert_spec *s,
@@ -475,23 +639,33 @@ static coli_status write_layer(converter *c, const coli__expert_spec *s,
 {
     layer l = {.spec = s,
                .weights = weights,
-               .fmt = {expert_format(c, &weights[0]), expert_format(c, &weights[1]),
-                       expert_format(c, &weights[2])}};
+               .fmt = {expert_format(c, s, weights, 0), expert_format(c, s, weights, 1),
+                       expert_format(c, s, weights, 2)}};
     uint64_t block;
-    if (!largest_block(c, s, weights, &block))
+    if (!expert_block(c, s, weights, false, &block))
         return coli__fail(COLI_E_INTERNAL, "layer %u: no such experts", s->layer);
     snprintf(l.name, sizeof l.name, "experts of layer %u", s->layer);
-    const uint64_t n_fit = c->step_bytes / block; // at least 1
+    uint64_t n_fit = c->step_bytes / block; // at least 1
+    const uint64_t n_source = SOURCE_BYTES / (expert_source_bytes(weights) + 1);
+    if (n_fit > n_source) n_fit = n_source ? n_source : 1;
     l.n_batch = n_fit < s->n_expert ? (uint32_t)n_fit : s->n_expert;
     l.scale_exp = coli__calloc(s->n_expert, 3 * sizeof *l.scale_exp);
     l.pieces = coli__calloc(l.n_batch, 3 * sizeof *l.pieces);
     l.ranges = coli__calloc(l.n_batch, panels_per_expert(s) * sizeof *l.ranges);
-    coli_status status = l.scale_exp && l.pieces && l.ranges ? COLI_OK : COLI_E_NOMEM;
+    l.errors = coli__calloc(l.n_batch, panels_per_expert(s) * sizeof *l.errors);
+    if (c->imatrix)
+        l.importance =
+            coli__calloc(l.n_batch, ((size_t)s->d_model + s->d_ff) * sizeof *l.importance);
+    const bool made =
+        l.scale_exp && l.pieces && l.ranges && l.errors && (l.importance || !c->imatrix);
+    coli_status status = made ? COLI_OK : COLI_E_NOMEM;
     if (status == COLI_OK) status = choose_expert_scales(c, &l);
     if (status == COLI_OK) status = write_blocks(c, &l);
     coli__free(l.scale_exp);
     coli__free(l.pieces);
     coli__free(l.ranges);
+    coli__free(l.errors);
+    coli__free(l.importance);
     return status;
 }
 
@@ -506,6 +680,7 @@ static coli_status write_bytes(converter *c, int file, const void *bytes, uint64
 {
     char *path;
     COLI_TRY(coli__path_join(c->out_dir, coli__ct_file_names[file], &path));
+    coli__file_remove(path); // of a conversion that this one goes on with
     coli__writer *w;
     coli_status status = coli__writer_open(path, &w);
     if (status == COLI_OK) {
@@ -661,19 +836,35 @@ static coli_status write_files(converter *c)
 
 /* What the largest panel, the largest expert and the widest row need. */
 typedef struct needs {
-    uint64_t step_bytes, panel_bytes, worker_bytes;
+    uint64_t step_bytes, source_bytes, panel_bytes, worker_bytes;
     uint32_t n_in_max;
 } needs;
+
+static void need_source(needs *n, uint64_t bytes)
+{
+    if (bytes > n->source_bytes) n->source_bytes = bytes;
+}
+
+/* What model.coli will have: no more than its disk can hold, which is asked, so no overflow. */
+static bool add_out_bytes(converter *c, uint64_t align, uint64_t bytes)
+{
+    return coli__add(c->out_bytes, align - 1, &c->out_bytes) &&
+           coli__add(c->out_bytes, bytes, &c->out_bytes);
+}
 
 static coli_status need_tensor(converter *c, const coli__tensor_spec *s, const coli__weight *w,
                                needs *n)
 {
     uint64_t bytes, panel;
-    coli__wfmt fmt = format_for(c, s->role, w);
+    coli__wfmt fmt = format_for(c, s, w);
+    if (!coli__mat_bytes(fmt, s->n_out, s->n_in, &bytes, &panel) ||
+        !add_out_bytes(c, CT_TENSOR_ALIGN, bytes))
+        return coli__fail(COLI_E_LIMIT, "tensor %s: is too large", s->name);
     fmt.scale_f16 = false; // the larger of the two
     if (!coli__mat_bytes(fmt, s->n_out, s->n_in, &bytes, &panel))
         return coli__fail(COLI_E_LIMIT, "tensor %s: is too large", s->name);
     if (panel > n->step_bytes) n->step_bytes = panel;
+    need_source(n, coli__weight_bytes(w) / n_panel_of(w->n_out));
     if (s->n_in > n->n_in_max) n->n_in_max = s->n_in;
     c->total_bytes += coli__weight_bytes(w);
     return COLI_OK;
@@ -682,27 +873,39 @@ static coli_status need_tensor(converter *c, const coli__tensor_spec *s, const c
 static coli_status need_experts(converter *c, const coli__expert_spec *s, const coli__weight *w,
                                 needs *n)
 {
-    uint64_t block;
-    if (!largest_block(c, s, w, &block))
+    uint64_t block, largest, all;
+    if (!expert_block(c, s, w, true, &block) || !coli__mul(block, s->n_expert, &all) ||
+        !add_out_bytes(c, CT_EXPERTS_ALIGN, all) || !expert_block(c, s, w, false, &largest))
         return coli__fail(COLI_E_LIMIT, "experts of layer %u: are too large", s->layer);
-    if (block > n->step_bytes) n->step_bytes = block;
+    if (largest > n->step_bytes) n->step_bytes = largest;
+    need_source(n, expert_source_bytes(w));
     if (s->d_model > n->n_in_max) n->n_in_max = s->d_model;
     if (s->d_ff > n->n_in_max) n->n_in_max = s->d_ff;
     for (uint32_t e = 0; e < 3 * s->n_expert; e++) c->total_bytes += coli__weight_bytes(&w[e]);
     return COLI_OK;
 }
 
+static uint64_t n_expert_of(const coli__model_spec *spec)
+{
+    uint64_t n = 0;
+    for (uint32_t i = 0; i < spec->n_expert_layer; i++) n += spec->experts[i].n_expert;
+    return n;
+}
+
 static coli_status find_needs(converter *c, needs *n)
 {
     const coli__checkpoint *k = &c->checkpoint;
-    *n = (needs){.step_bytes = STEP_BYTES, .n_in_max = 1};
+    c->counts = k->gguf || k->merged.is;
+    *n = (needs){.step_bytes = STEP_BYTES, .source_bytes = SOURCE_BYTES, .n_in_max = 1};
     for (uint32_t i = 0; i < k->spec.n_tensor; i++)
         COLI_TRY(need_tensor(c, &k->spec.tensors[i], &k->tensors[i], n));
     for (uint32_t i = 0; i < k->spec.n_expert_layer; i++)
         COLI_TRY(need_experts(c, &k->spec.experts[i], k->experts[i], n));
+    // the table: a few hundred bytes for a tensor, a checksum and three exponents for an expert
+    c->out_bytes += 300 * (uint64_t)k->spec.n_tensor + 64 * n_expert_of(&k->spec) + CT_DATA_ALIGN;
     const uint64_t row_bytes = ((uint64_t)n->n_in_max + 64) * sizeof(float); // padding, scales
     n->panel_bytes = COLI_PANEL * row_bytes;
-    n->worker_bytes = 2 * n->panel_bytes + (k->gguf ? 2 * row_bytes : 0); // back, scales
+    n->worker_bytes = 2 * n->panel_bytes + (c->counts ? row_bytes : 0); // scales
     return COLI_OK;
 }
 
@@ -711,18 +914,21 @@ static coli_status plan_memory(converter *c)
 {
     needs n;
     COLI_TRY(find_needs(c, &n));
+    const coli__model_spec *spec = &c->checkpoint.spec;
+    // a journal's text is there twice while it is read
+    const uint64_t journal = 2 * (160 * (uint64_t)spec->n_tensor + 80 * n_expert_of(spec));
     const uint64_t lists = coli__checkpoint_memory_bytes(&c->checkpoint) +
-                           coli__ct_writer_memory_bytes(&c->checkpoint.spec) + RESERVE_BYTES;
-    const uint64_t all = lists + n.step_bytes + n.worker_bytes;
+                           coli__ct_writer_memory_bytes(spec) + journal + RESERVE_BYTES;
+    const uint64_t all = lists + n.step_bytes + n.source_bytes + n.worker_bytes;
     if (all > COLI_CONVERT_MEMORY_BYTES)
         return coli__fail(
             COLI_E_LIMIT,
-            "converting would need %llu MiB of memory (%llu for one expert or 16 rows, "
-            "%llu to read 16 rows, %llu for lists), at most %d are used",
+            "converting would need %llu MiB of memory (%llu for one expert or 16 rows, %llu for "
+            "their source, %llu to read 16 rows, %llu for lists), at most %d are used",
             (unsigned long long)(all >> 20), (unsigned long long)(n.step_bytes >> 20),
-            (unsigned long long)(n.worker_bytes >> 20), (unsigned long long)(lists >> 20),
-            COLI_CONVERT_MEMORY_BYTES >> 20);
-    const uint64_t left = COLI_CONVERT_MEMORY_BYTES - lists - n.step_bytes;
+            (unsigned long long)(n.source_bytes >> 20), (unsigned long long)(n.worker_bytes >> 20),
+            (unsigned long long)(lists >> 20), COLI_CONVERT_MEMORY_BYTES >> 20);
+    const uint64_t left = COLI_CONVERT_MEMORY_BYTES - lists - n.step_bytes - n.source_bytes;
     const uint64_t n_most = (left < PANELS_MAX_BYTES ? left : PANELS_MAX_BYTES) / n.worker_bytes;
     const uint32_t n_wanted = c->args->n_thread ? c->args->n_thread : coli__n_processor();
     c->n_worker = n_wanted < n_most ? n_wanted : n_most > 1 ? (uint32_t)n_most : 1;
@@ -736,17 +942,18 @@ static coli_status take_memory(converter *c)
 {
     COLI_TRY(coli__pool_create(c->n_worker, &c->pool));
     c->step = coli__alloc64((size_t)c->step_bytes);
+    c->report = coli__calloc(1, sizeof *c->report);
     c->workers = coli__calloc(c->n_worker, sizeof *c->workers);
-    if (!c->step || !c->workers) return COLI_E_NOMEM;
+    c->importance = coli__calloc(c->n_in_max, sizeof *c->importance);
+    if (!c->step || !c->report || !c->workers || !c->importance) return COLI_E_NOMEM;
     for (uint32_t i = 0; i < c->n_worker; i++) {
         c->workers[i].rows = coli__alloc64((size_t)c->panel_bytes);
         c->workers[i].panel = coli__alloc64((size_t)c->panel_bytes);
         if (!c->workers[i].rows || !c->workers[i].panel) return COLI_E_NOMEM;
-        if (!c->checkpoint.gguf) continue;
+        if (!c->counts) continue;
         const size_t n_scale = COLI_PANEL * ((size_t)c->n_in_max / 32);
-        c->workers[i].scales = coli__calloc(n_scale + c->n_in_max, sizeof(float));
+        c->workers[i].scales = coli__calloc(n_scale, sizeof(float));
         if (!c->workers[i].scales) return COLI_E_NOMEM;
-        c->workers[i].back = c->workers[i].scales + n_scale;
     }
     return COLI_OK;
 }
@@ -760,71 +967,109 @@ static void give_memory_back(converter *c)
     }
     coli__free(c->workers);
     coli__free_aligned(c->step);
+    coli__free(c->report);
+    coli__free(c->importance);
     coli__pool_destroy(c->pool);
     c->workers = NULL;
+    c->report = NULL;
+    c->importance = NULL;
     c->step = NULL;
     c->pool = NULL;
 }
 
-/* -- the whole --------------------------------------------------------------------------------- */
+/* -- the journal ------------------------------------------------------------------------------- */
 
-static int by_kind(const void *a, const void *b)
+static coli_status tell(converter *c)
 {
-    const tally *x = a, *y = b;
-    if (x->kind->id != y->kind->id) return x->kind->id < y->kind->id ? -1 : 1;
-    char xs[32], ys[32];
-    coli__wfmt_name(x->fmt, xs);
-    coli__wfmt_name(y->fmt, ys);
-    return strcmp(xs, ys);
+    const uint64_t limit = c->args->tell_bytes ? c->args->tell_bytes : TELL_BYTES;
+    const uint64_t n_bytes = coli__ct_writer_offset(c->writer);
+    if (n_bytes - c->told_bytes < limit) return COLI_OK;
+    coli__buf lines = {0};
+    coli_status status = coli__ct_writer_tell(c->writer, &lines);
+    if (status == COLI_OK) status = coli__job_tell(&c->job, &lines);
+    coli__buf_finish(&lines);
+    c->told_bytes = n_bytes;
+    return status;
 }
 
-static void tell_error(const converter *c, const tally *t)
+/* -- the whole --------------------------------------------------------------------------------- */
+
+/* What an earlier conversion finished counts as done. */
+static coli_status count_checked(void *user, coli__ct_done done)
 {
-    char fmt[32], line[160], how[48] = "exactly";
-    coli__wfmt_name(t->fmt, fmt);
-    if (t->error2 > 0) // then there are weights
-        snprintf(how, sizeof how, "error %.2g %%", 100 * sqrt(t->error2 / t->weight2));
-    snprintf(line, sizeof line, "%s to %s: %.4g M weights, %s", t->kind->name, fmt,
-             (double)t->n * 1e-6, how);
+    converter *c = user;
+    const coli__checkpoint *k = &c->checkpoint;
+    uint64_t n_bytes = 0;
+    if (done.n_layer == 0)
+        n_bytes = coli__weight_bytes(&k->tensors[done.n_entry - 1]);
+    else
+        for (uint32_t e = 0; e < 3 * k->spec.experts[done.n_layer - 1].n_expert; e++)
+            n_bytes += coli__weight_bytes(&k->experts[done.n_layer - 1][e]);
+    return report(c, "what is there already", n_bytes);
+}
+
+static void tell_going_on(const converter *c)
+{
+    char line[300];
+    snprintf(line, sizeof line, "going on with %.150s: %.2f of %.2f GB were done", c->out_dir,
+             (double)c->done_bytes * 1e-9, (double)c->total_bytes * 1e-9);
     note(c, line);
 }
 
-/* One line for each kind and what it became.  The error is the root of the mean square, as a part
- * of that of the weights. */
-static void tell_errors(const converter *c)
+/* Behind what is told, if that is still what is there; else at the beginning. */
+static coli_status open_writer(converter *c, const char *path, const char *facts)
 {
-    tally all[MAX_TALLY];
-    uint32_t n_all = 0;
-    for (uint32_t i = 0; i < c->n_worker; i++)
-        for (uint32_t k = 0; k < c->workers[i].n_tally; k++) {
-            const tally *t = &c->workers[i].tallies[k];
-            uint32_t at = 0;
-            while (at < n_all && by_kind(&all[at], t) != 0) at++;
-            if (at == MAX_TALLY) continue;
-            if (at == n_all) {
-                all[n_all++] = *t;
-                continue;
-            }
-            all[at].n += t->n;
-            all[at].error2 += t->error2;
-            all[at].weight2 += t->weight2;
+    const coli__checkpoint *k = &c->checkpoint;
+    if (c->job.has_told) {
+        const coli_status status = coli__ct_writer_resume(
+            path, k->engine, &k->spec, c->job.told.data, count_checked, c, &c->done, &c->writer);
+        coli__buf_finish(&c->job.told);
+        if (status == COLI_OK) {
+            c->told_bytes = coli__ct_writer_offset(c->writer);
+            tell_going_on(c);
+            return COLI_OK;
         }
-    qsort(all, n_all, sizeof *all, by_kind);
-    for (uint32_t i = 0; i < n_all; i++) tell_error(c, &all[i]);
+        if (status != COLI_E_FORMAT && status != COLI_E_NOTFOUND) return status;
+        char line[400];
+        snprintf(line, sizeof line, "beginning anew: %.370s", coli_error_message());
+        note(c, line);
+        c->done = (coli__ct_done){0};
+        c->done_bytes = 0;
+        COLI_TRY(coli__job_anew(&c->job, facts));
+    }
+    coli__file_remove(path); // of which nothing was told
+    return coli__ct_writer_open(path, k->engine, &k->spec, &c->writer);
+}
+
+static coli_status open_model(converter *c, const char *facts)
+{
+    char *path;
+    COLI_TRY(coli__path_join(c->out_dir, "model.coli", &path));
+    const coli_status status = open_writer(c, path, facts);
+    coli__free(path);
+    return status;
+}
+
+/* The journal keeps no errors: what an earlier conversion packed is not told of. */
+static void tell_report(const converter *c)
+{
+    if (c->done.n_entry > 0) note(c, "of what was converted since:");
+    coli__report_tell(c->report, c->args->note, c->args->user);
 }
 
 static coli_status write_model(converter *c)
 {
     const coli__checkpoint *k = &c->checkpoint;
-    char *path;
-    COLI_TRY(coli__path_join(c->out_dir, "model.coli", &path));
-    coli_status status = coli__ct_writer_open(path, k->engine, &k->spec, &c->writer);
-    coli__free(path);
-    for (uint32_t i = 0; i < k->spec.n_tensor && status == COLI_OK; i++)
+    coli_status status = COLI_OK;
+    for (uint32_t i = c->done.n_entry; i < k->spec.n_tensor && status == COLI_OK; i++) {
         status = write_tensor(c, &k->spec.tensors[i], &k->tensors[i]);
-    for (uint32_t i = 0; i < k->spec.n_expert_layer && status == COLI_OK; i++)
+        if (status == COLI_OK) status = tell(c);
+    }
+    for (uint32_t i = c->done.n_layer; i < k->spec.n_expert_layer && status == COLI_OK; i++) {
         status = write_layer(c, &k->spec.experts[i], k->experts[i]);
-    if (status == COLI_OK && k->gguf) tell_errors(c);
+        if (status == COLI_OK) status = tell(c);
+    }
+    if (status == COLI_OK) tell_report(c);
     give_memory_back(c); // the table needs some, too
     if (status == COLI_OK) {
         status = coli__ct_writer_close(c->writer, c->files);
@@ -842,28 +1087,125 @@ static coli_status check_result(const converter *c)
     return status;
 }
 
-static coli_status write_dir(converter *c)
+/* The bytes of a file, 0 where there is none. */
+static coli_status find_bytes(const char *dir, const char *name, uint64_t *n_bytes)
 {
-    COLI_TRY(plan_memory(c));
-    const coli_status created = coli__dir_create(c->out_dir);
-    if (created == COLI_E_EXISTS)
-        return coli__fail(created,
-                          "%s: already exists; another conversion is running, or one was killed "
-                          "and left it: then remove it",
-                          c->out_dir);
-    COLI_TRY(created);
-    coli_status status = write_files(c);
+    char *path;
+    coli__file_stamp stamp;
+    *n_bytes = 0;
+    COLI_TRY(coli__path_join(dir, name, &path));
+    if (coli__path_exists(path) && coli__file_look(path, &stamp) == COLI_OK)
+        *n_bytes = stamp.n_bytes;
+    coli__free(path);
+    return COLI_OK;
+}
+
+/* All that OUT will have. */
+static coli_status find_need(const converter *c, uint64_t *n_bytes)
+{
+    *n_bytes = c->out_bytes + c->checkpoint.config_text.n_bytes;
+    for (int i = 0; i < CT_N_FILE && !c->checkpoint.gguf; i++) {
+        uint64_t n;
+        COLI_TRY(find_bytes(c->args->src, coli__ct_file_names[i], &n));
+        *n_bytes += n;
+    }
+    return COLI_OK;
+}
+
+/* Before the first byte is written.  A system that does not tell is believed to have room. */
+static coli_status check_disk(const converter *c)
+{
+    uint64_t n_free, n_needed, n_left; // the last: by an unfinished conversion, of use or not
+    const coli_status status = coli__disk_free(c->out_dir, &n_free);
+    if (status == COLI_E_NOMEM || status == COLI_E_NOTFOUND) return status;
+    COLI_TRY(find_need(c, &n_needed));
+    COLI_TRY(find_bytes(c->out_dir, "model.coli", &n_left));
+    if (status != COLI_OK || n_needed <= n_free || n_needed - n_free <= n_left) return COLI_OK;
+    return coli__fail(COLI_E_LIMIT,
+                      "%s: %.2f GB are needed there, %.2f GB are free: free some, give an OUT on "
+                      "another disk, or take smaller formats",
+                      c->args->out, (double)n_needed * 1e-9, (double)(n_free + n_left) * 1e-9);
+}
+
+/* Write, check and rename what c->job belongs to. */
+static coli_status write_all(converter *c, const char *facts)
+{
+    coli_status status = open_model(c, facts);
+    if (status == COLI_OK) status = write_files(c);
     if (status == COLI_OK && c->checkpoint.gguf && c->args->check_files)
         status = check_gguf_files(c);
     if (status == COLI_OK) status = take_memory(c);
     if (status == COLI_OK) status = write_model(c);
     if (status == COLI_OK) status = check_result(c);
-    if (status == COLI_OK) status = coli__path_rename(c->out_dir, c->args->out);
-    if (status != COLI_OK) {
-        coli__ct_writer_abandon(c->writer);
-        c->writer = NULL;
+    coli__ct_writer_abandon(c->writer);
+    c->writer = NULL;
+    return status;
+}
+
+/* The journal goes with the directory and out of it last: who is killed before that leaves a whole
+ * container with a note too many, never half a one without. */
+static coli_status publish(converter *c)
+{
+    char *journal;
+    COLI_TRY(coli__path_join(c->args->out, COLI_JOB_FILE, &journal));
+    coli__job_close(&c->job); // elsewhere a directory with open files cannot be renamed
+    const coli_status status = coli__path_rename(c->out_dir, c->args->out);
+    if (!coli__path_exists(c->out_dir)) coli__file_remove(journal);
+    coli__free(journal);
+    return status;
+}
+
+/* When the disk or the memory gave out, or the name was taken meanwhile, what was told stays: the same
+ * conversion may go on when that is settled. */
+static coli_status leave(converter *c, coli_status status, bool has_told)
+{
+    const bool stays = has_told && coli__path_exists(c->out_dir) &&
+                       (status == COLI_E_IO || status == COLI_E_NOMEM || status == COLI_E_EXISTS);
+    coli__job_close(&c->job);
+    if (!stays) {
         coli__dir_remove(c->out_dir); // gone already when only the last sync failed
+        return status;
     }
+    coli__buf why = {0};
+    if (coli__buf_str(&why, coli_error_message()) == COLI_OK)
+        coli__fail(status, "%s; what is done stays in %s, and the same conversion goes on with it",
+                   why.data, c->out_dir);
+    coli__buf_finish(&why);
+    return status;
+}
+
+/* What a recipe and an imatrix add to the facts that decide the result. */
+static coli_status add_guides(const converter *c, coli__buf *facts)
+{
+    if (c->args->recipe) {
+        coli__buf text = {0};
+        coli_status status = coli__recipe_text(c->args->recipe, &text);
+        if (status == COLI_OK)
+            status = coli__buf_printf(facts, "recipe %s\n",
+                                      coli__digest_of(text.data, text.n_bytes).hex);
+        coli__buf_finish(&text);
+        COLI_TRY(status);
+    }
+    return c->imatrix ? coli__buf_printf(facts, "imatrix %s\n", coli__imatrix_digest(c->imatrix))
+                      : COLI_OK;
+}
+
+static coli_status write_dir(converter *c)
+{
+    coli__buf facts = {0};
+    COLI_TRY(plan_memory(c));
+    COLI_TRY(check_disk(c));
+    coli_status status = coli__convert_facts(c->args, &c->checkpoint, c->n_in_max, &facts);
+    if (status == COLI_OK) status = add_guides(c, &facts);
+    if (status == COLI_OK)
+        status = coli__job_open(c->out_dir, facts.data, c->args->note, c->args->user, &c->job);
+    if (status == COLI_OK) {
+        status = write_all(c, facts.data);
+        const bool has_told = c->job.has_told;
+        if (status == COLI_OK) status = publish(c);
+        if (status != COLI_OK) status = leave(c, status, has_told);
+    }
+    coli__buf_finish(&facts);
     return status;
 }
 
@@ -878,6 +1220,32 @@ static coli_status check_args(const coli__convert_args *a)
         return coli__fail(COLI_E_INVALID, "convert: chat template \"%s\": expected 3.6 or 3.5", t);
     if (coli__path_exists(a->out)) return coli__fail(COLI_E_EXISTS, "%s: already exists", a->out);
     return COLI_OK;
+}
+
+static coli_status source_vector(void *ctx, uint32_t i, float *out)
+{
+    return coli__weight_rows(&((const coli__checkpoint *)ctx)->tensors[i], 0, 1, out);
+}
+
+/* The recipe and the imatrix, against the model. */
+static coli_status check_guides(converter *c)
+{
+    const coli__convert_args *a = c->args;
+    coli__checkpoint *k = &c->checkpoint;
+    if (a->recipe) COLI_TRY(coli__recipe_check(a->recipe, &k->spec));
+    if (!a->imatrix) return COLI_OK;
+    char model[33];
+    COLI_TRY(coli__imatrix_open(a->imatrix, &c->imatrix));
+    const coli__fp fp = coli__fp_enter();
+    const coli_status status = coli__imatrix_tie(&k->spec, source_vector, k, model);
+    coli__fp_leave(fp);
+    COLI_TRY(status);
+    if (strcmp(model, coli__imatrix_model(c->imatrix)) == 0) return COLI_OK;
+    return coli__fail(
+        COLI_E_FORMAT,
+        "%s: imatrix of another model: expected %s, found %s; `coli imatrix` makes one "
+        "with a container of this model",
+        a->imatrix, model, coli__imatrix_model(c->imatrix));
 }
 
 /* A directory is a checkpoint, a file is a GGUF. */
@@ -903,8 +1271,10 @@ coli_status coli__convert(const coli__convert_args *args)
     if (status == COLI_OK) status = coli__buf_str(&partial, ".partial");
     c.out_dir = partial.data;
     if (status == COLI_OK) status = open_source(args, &c.checkpoint);
+    if (status == COLI_OK) status = check_guides(&c);
     if (status == COLI_OK) status = write_dir(&c);
     give_memory_back(&c);
+    coli__imatrix_close(c.imatrix);
     coli__checkpoint_finish(&c.checkpoint);
     coli__buf_finish(&partial);
     return status;

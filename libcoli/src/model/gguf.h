@@ -111,8 +111,8 @@ bool coli__gguf_has_grid(const coli__gguf_kind *kind); // see coli__gguf_scales
  * kind's block.  E_UNSUPPORTED names the kind that cannot be read, E_INVALID is out of range. */
 coli_status coli__gguf_to_f32(const coli__gguf_tensor *t, uint64_t first, uint64_t n, float *out);
 
-/* Kinds whose 32 consecutive numbers are small integers times one scale ("has_grid"): the sizes of
- * the scales of elements [first, first + n), one per 32, never negative.  first and n as above. */
+/* Kinds whose 32 consecutive numbers are small integers times one scale ("has_grid"): the scales of
+ * elements [first, first + n), one per 32, of either sign.  first and n as above. */
 void coli__gguf_scales(const coli__gguf_tensor *t, uint64_t first, uint64_t n, float *out);
 
 #endif

@@ -20,6 +20,13 @@
  *     Q5_K    8 of 32:  s, t 6 bits                       (d * s) * q - (m * t)     q 5 bits
  *     Q6_K    16 of 16: s signed bytes; d at the end      (d * s) * (q - 32)        q 6 bits
  *     IQ4_XS  8 of 32:  s 6 bits, less 32                 (d * s) * table[q]        q 4 bits
+ *     TQ1_0   five digits of base 3 a byte; d at the end  d * (digit - 1)
+ *     TQ2_0   four of two bits a byte; d at the end       d * (q - 1)
+ *
+ *     block of 64: 4 of 16, each with a float of 8 bits without sign, of four and three bits
+ *     NVFP4   4 of these s, 32 B of nibbles               (s / 2) * e2m1[q], doubled e2m1
+ *
+ *     block of 256 with codebooks: IQ1_S, IQ1_M, IQ2_*, IQ3_*: gguf_codebook.c
  *
  * Facts: the published definition of the formats.  The test compares with another implementation,
  * number by number. */
@@ -27,6 +34,7 @@
 
 #include "../../include/coli/exact.h"
 #include "gguf.h"
+#include "gguf_codebook.h"
 
 // clang-format off
 static const coli__gguf_kind kinds[] = {
@@ -55,10 +63,20 @@ enum {
     Q4_K = 12,
     Q5_K = 13,
     Q6_K = 14,
+    IQ2_XXS = 16,
+    IQ2_XS = 17,
+    IQ3_XXS = 18,
+    IQ1_S = 19,
     IQ4_NL = 20,
+    IQ3_S = 21,
+    IQ2_S = 22,
     IQ4_XS = 23,
+    IQ1_M = 29,
     BF16 = 30,
+    TQ1_0 = 34,
+    TQ2_0 = 35,
     MXFP4 = 39,
+    NVFP4 = 40,
 };
 
 const coli__gguf_kind *coli__gguf_kind_of(uint32_t id)
@@ -85,6 +103,16 @@ static float f16_at(const uint8_t *p)
 static float half_e8m0(uint8_t e)
 {
     return coli_from_bits(e < 2 ? UINT32_C(0x00200000) << e : (uint32_t)(e - 1) << 23);
+}
+
+/* Half of the float of 8 bits: four of exponent, three of mantissa, no sign.  Whoever writes 0x7f,
+ * which would be NaN, means 0. */
+static float half_ue4m3(uint8_t x)
+{
+    const uint32_t exponent = x >> 3 & 15u, mantissa = x & 7u;
+    if (x == 0x7f) return 0.0f;
+    return exponent == 0 ? (float)mantissa * 0x1p-10f
+                         : (float)(8 + mantissa) * coli_pow2((int32_t)exponent - 11);
 }
 
 /* Code i of 32: low nibbles first, then high ones. */
@@ -203,6 +231,39 @@ static void block_iq4_xs(const uint8_t *b, float *out)
     }
 }
 
+/* A byte is a fraction of 256: the digits of the number in base 3, times 3, give one after another their
+ * whole part. */
+static float digit(uint8_t byte, uint32_t i)
+{
+    static const uint8_t powers[5] = {1, 3, 9, 27, 81};
+    return (float)((int32_t)((uint32_t)(uint8_t)(byte * powers[i]) * 3 >> 8) - 1);
+}
+
+static void block_tq1_0(const uint8_t *b, float *out)
+{
+    const float d = f16_at(b + 52);
+    for (uint32_t i = 0; i < 160; i++) out[i] = d * digit(b[i % 32], i / 32);
+    for (uint32_t i = 0; i < 80; i++) out[160 + i] = d * digit(b[32 + i % 16], i / 16);
+    for (uint32_t i = 0; i < 16; i++) out[240 + i] = d * digit(b[48 + i % 4], i / 4);
+}
+
+static void block_tq2_0(const uint8_t *b, float *out)
+{
+    const float d = f16_at(b + 64);
+    for (uint32_t i = 0; i < 256; i++) {
+        const int32_t code = b[i / 128 * 32 + i % 32] >> 2 * (i % 128 / 32) & 3;
+        out[i] = d * (float)(code - 1);
+    }
+}
+
+static void block_nvfp4(const uint8_t *b, float *out)
+{
+    for (uint32_t i = 0; i < 64; i++) {
+        const uint8_t byte = b[4 + i / 16 * 8 + i % 8];
+        out[i] = half_ue4m3(b[i / 16]) * (float)e2m1_doubled[byte >> i % 16 / 8 * 4 & 15];
+    }
+}
+
 static void block_32(uint32_t kind, const uint8_t *b, float *out)
 {
     const float d = kind == MXFP4 ? half_e8m0(b[0]) : f16_at(b);
@@ -264,6 +325,36 @@ static void block(uint32_t kind, const uint8_t *b, float *out)
     case IQ4_XS:
         block_iq4_xs(b, out);
         return;
+    case TQ1_0:
+        block_tq1_0(b, out);
+        return;
+    case TQ2_0:
+        block_tq2_0(b, out);
+        return;
+    case NVFP4:
+        block_nvfp4(b, out);
+        return;
+    case IQ1_S:
+        coli__gguf_iq1_s(b, out);
+        return;
+    case IQ1_M:
+        coli__gguf_iq1_m(b, out);
+        return;
+    case IQ2_XXS:
+        coli__gguf_iq2_xxs(b, out);
+        return;
+    case IQ2_XS:
+        coli__gguf_iq2_xs(b, out);
+        return;
+    case IQ2_S:
+        coli__gguf_iq2_s(b, out);
+        return;
+    case IQ3_XXS:
+        coli__gguf_iq3_xxs(b, out);
+        return;
+    case IQ3_S:
+        coli__gguf_iq3_s(b, out);
+        return;
     default:
         block_32(kind, b, out);
         return;
@@ -274,15 +365,43 @@ static void block(uint32_t kind, const uint8_t *b, float *out)
 
 bool coli__gguf_is_readable(const coli__gguf_kind *kind)
 {
-    static const uint8_t ids[] = {F32,  F16,  BF16, Q4_0, Q4_1, Q5_0,   Q5_1,   Q8_0,
-                                  Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS, MXFP4};
+    static const uint8_t ids[] = {F32,    F16,     BF16,   Q4_0,  Q4_1,  Q5_0,    Q5_1,
+                                  Q8_0,   Q2_K,    Q3_K,   Q4_K,  Q5_K,  Q6_K,    IQ1_S,
+                                  IQ1_M,  IQ2_XXS, IQ2_XS, IQ2_S, IQ3_S, IQ3_XXS, IQ4_NL,
+                                  IQ4_XS, TQ1_0,   TQ2_0,  MXFP4, NVFP4};
     return memchr(ids, (int)kind->id, sizeof ids) != NULL;
 }
 
 bool coli__gguf_has_grid(const coli__gguf_kind *kind)
 {
-    return kind->id == Q4_0 || kind->id == Q5_0 || kind->id == Q8_0 || kind->id == IQ4_NL ||
-           kind->id == IQ4_XS || kind->id == MXFP4;
+    static const uint8_t ids[] = {Q4_0,  Q5_0,   Q8_0,   IQ1_S, IQ2_XXS, IQ3_XXS,
+                                  IQ3_S, IQ4_NL, IQ4_XS, TQ1_0, TQ2_0,   MXFP4};
+    return memchr(ids, (int)kind->id, sizeof ids) != NULL;
+}
+
+/* The scale of numbers 32j to 32j+31 of a block. */
+static float grid_scale(uint32_t kind, const uint8_t *b, uint32_t j)
+{
+    switch (kind) {
+    case IQ1_S:
+        return coli__gguf_iq1_s_scale(b, j);
+    case IQ2_XXS:
+        return coli__gguf_iq2_xxs_scale(b, j);
+    case IQ3_XXS:
+        return coli__gguf_iq3_xxs_scale(b, j);
+    case IQ3_S:
+        return coli__gguf_iq3_s_scale(b, j);
+    case IQ4_XS:
+        return f16_at(b) * (float)iq4_scale(b, j);
+    case TQ1_0:
+        return f16_at(b + 52);
+    case TQ2_0:
+        return f16_at(b + 64);
+    case MXFP4:
+        return half_e8m0(b[0]);
+    default:
+        return f16_at(b);
+    }
 }
 
 coli_status coli__gguf_to_f32(const coli__gguf_tensor *t, uint64_t first, uint64_t n, float *out)
@@ -308,15 +427,6 @@ void coli__gguf_scales(const coli__gguf_tensor *t, uint64_t first, uint64_t n, f
 {
     const coli__gguf_kind *k = t->kind;
     const uint8_t *b = t->data + first / k->n_elem * k->n_bytes;
-    for (uint64_t i = 0; i < n; i += k->n_elem, b += k->n_bytes) {
-        if (k->id != IQ4_XS) {
-            const float d = k->id == MXFP4 ? half_e8m0(b[0]) : f16_at(b);
-            *out++ = d < 0 ? -d : d;
-            continue;
-        }
-        for (uint32_t j = 0; j < 8; j++) {
-            const float step = f16_at(b) * (float)iq4_scale(b, j);
-            *out++ = step < 0 ? -step : step;
-        }
-    }
+    for (uint64_t i = 0; i < n; i += k->n_elem, b += k->n_bytes)
+        for (uint32_t j = 0; j < k->n_elem / 32; j++) *out++ = grid_scale(k->id, b, j);
 }

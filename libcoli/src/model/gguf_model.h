@@ -46,9 +46,15 @@ typedef coli_status (*coli__gguf_family_fn)(const coli__gguf *g, const coli__ggu
 /* A tensor of the file as the checkpoint would have it. */
 typedef struct coli__gguf_view {
     const coli__gguf_tensor *tensor;
+    const coli__gguf_tensor *scale; // f32, multiplies the numbers: one, or one per expert; or NULL
     coli__gguf_form form;
     coli__gguf_heads rows, cols;
 } coli__gguf_view;
+
+/* Make a view of the tensor at `place`, with the scale that stands beside it ("X.scale" beside
+ * "X.weight": what NVFP4 has beyond its blocks).  out->tensor is NULL when there is no tensor. */
+coli_status coli__gguf_view_find(const coli__gguf *g, const coli__gguf_place *place,
+                                 coli__gguf_view *out);
 
 /* Row `row` of a matrix with n_in columns that begins at element `first` of the tensor: out (n_in).
  * E_NUMERIC for a stored number that no weight can have led to. */

@@ -92,7 +92,8 @@ struct coli__moe {
     const coli__moe_layer *layers;
     uint32_t n_layer;
 
-    coli__router *router; // of the present chunk; NULL: plain
+    coli__router *router;         // of the present chunk; NULL: plain
+    coli__importance *importance; // likewise; NULL: nobody asks
 
     /* per row, written by coli__moe_route */
     coli__acts x;           // (max_tok, d_model)
@@ -356,6 +357,11 @@ void coli__moe_destroy(coli__moe *m)
 void coli__moe_set_router(coli__moe *m, coli__router *router)
 {
     m->router = router;
+}
+
+void coli__moe_set_importance(coli__moe *m, coli__importance *importance)
+{
+    m->importance = importance;
 }
 
 float *coli__moe_input(coli__moe *m, uint32_t t)
@@ -1241,6 +1247,20 @@ static void count_rows(const coli__moe *m)
     if (n_row > 0) coli__devices_count_streamed(m->devices, m->n_passing, n_row);
 }
 
+/* What the matrices of this layer were multiplied with. */
+static void add_importance(const coli__moe *m, const coli__moe_layer *layer, uint32_t n_tok)
+{
+    coli__importance_rows(m->importance, &layer->shared_gate, &m->x, 0, n_tok);
+    coli__importance_rows(m->importance, &layer->shared_up, &m->x, 0, n_tok);
+    coli__importance_rows(m->importance, &layer->shared_down, &m->inner_shared, 0, n_tok);
+    for (uint32_t p = 0; p < m->n_pair; p++) {
+        const uint32_t expert = (uint32_t)m->ids[p];
+        coli__importance_expert(m->importance, layer->experts, expert, false, &m->x, p / m->n_used);
+        coli__importance_expert(m->importance, layer->experts, expert, true, &m->inner,
+                                m->pair_of[p]);
+    }
+}
+
 /* Whether somebody wants to know how long the processor takes. */
 static bool is_timed(const coli__moe *m, uint32_t n_tok)
 {
@@ -1286,6 +1306,7 @@ coli_status coli__moe_run(coli__moe *m, const coli__moe_layer *layer, coli__pool
     coli__tier_used(m->tier, layer->experts, &work);
     coli__store_used(m->store, layer->experts, m->ids, m->n_pair);
     m->times.moe_ns += coli__clock_ns() - start_ns;
+    if (m->importance) add_importance(m, layer, n_tok);
 
     if (bad == UINT32_MAX) {
         if (m->router) coli__router_count(m->router, m->cost, n_tok);

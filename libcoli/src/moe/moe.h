@@ -17,6 +17,7 @@
 #include "../base/threads.h"
 #include "../math/acts.h"
 #include "../model/container.h"
+#include "../model/imatrix.h"
 #include "router.h"
 #include "store.h"
 #include "tier.h"
@@ -45,6 +46,10 @@ uint64_t coli__moe_bytes(const coli__moe_layer *layers, uint32_t n_layer, uint32
 /* How rows choose their experts from here on: where experts are decides, too, or what that would cost is
  * metered.  NULL, as after create: plainly.  The router's numbers grow in coli__moe_run. */
 void coli__moe_set_router(coli__moe *moe, coli__router *router);
+
+/* From here on coli__moe_run adds up what matrices are multiplied with, where experts are the
+ * processor's.  NULL, as after create: not. */
+void coli__moe_set_importance(coli__moe *moe, coli__importance *importance);
 
 /* Row t of the layer's input (d_model numbers), to be written before coli__moe_route(t). */
 float *coli__moe_input(coli__moe *moe, uint32_t t);

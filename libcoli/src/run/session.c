@@ -257,6 +257,7 @@ static coli_status forward(coli_session *s, const coli__forward_args *asked, col
     coli__forward_args args = *asked;
     coli__probe probe;
     args.elapsed = &s->elapsed;
+    args.importance = s->importance;
     if (s->on_route) {
         probe = probe_of(s, asked->probe);
         args.probe = &probe;

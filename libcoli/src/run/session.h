@@ -22,6 +22,8 @@ struct coli_session {
     float *logits; // (n_vocab) of token pos-1
     bool has_logits;
 
+    struct coli__importance *importance; // while coli_imatrix_make feeds; NULL otherwise
+
     /* coli_session_on_route */
     coli_route_fn on_route; // NULL: nobody looks
     void *on_route_user;

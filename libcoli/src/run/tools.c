@@ -146,6 +146,14 @@ static coli_status check_files(const char *src)
     return status;
 }
 
+/* The recipe, and what is asked for beside it as lines behind its own. */
+static coli_status open_recipe(const coli_convert_opts *o, coli__recipe **out)
+{
+    COLI_TRY(coli__recipe_open(o->recipe, out));
+    if (o->trunk) COLI_TRY(coli__recipe_add(*out, "trunk", "trunk", o->trunk));
+    return o->experts ? coli__recipe_add(*out, "experts", "experts", o->experts) : COLI_OK;
+}
+
 coli_status coli_convert(const char *src, const char *out, const coli_convert_opts *opts)
 {
     if (!src || !out) return coli__fail(COLI_E_INVALID, "coli_convert: a path is NULL");
@@ -158,6 +166,7 @@ coli_status coli_convert(const char *src, const char *out, const coli_convert_op
                                .experts_are_default = !o.experts,
                                .trunk_is_default = !o.trunk,
                                .check_files = check_files,
+                               .imatrix = o.imatrix,
                                .chat_template = o.chat_template,
                                .n_thread = o.n_threads,
                                .progress = o.progress,
@@ -166,7 +175,11 @@ coli_status coli_convert(const char *src, const char *out, const coli_convert_op
     COLI_TRY(coli__wfmt_parse(o.experts ? o.experts : "int4", &args.experts));
     COLI_TRY(coli__wfmt_parse(o.trunk ? o.trunk : "int8", &args.trunk));
     if (coli__path_is_dir(src)) COLI_TRY(check_files(src)); // before the tensors are looked at
-    return coli__convert(&args);
+    if (!o.recipe) return coli__convert(&args);
+    coli_status status = open_recipe(&o, &args.recipe);
+    if (status == COLI_OK) status = coli__convert(&args);
+    coli__recipe_close(args.recipe);
+    return status;
 }
 
 coli_status coli_synth(const char *out, const coli_synth_opts *opts)
@@ -210,21 +223,21 @@ coli_status coli_verify(const char *dir, coli_progress_fn progress, void *user)
 coli_status coli_pack(const char *dir, const char *file, coli_progress_fn progress, void *user)
 {
     if (!dir || !file) return coli__fail(COLI_E_INVALID, "coli_pack: a path is NULL");
-    const coli__pack_args args = {dir, file, coli__engine_describe, progress, user};
+    const coli__pack_job args = {dir, file, coli__engine_describe, progress, user};
     return coli__pack(&args);
 }
 
 coli_status coli_pack_verify(const char *file, coli_progress_fn progress, void *user)
 {
     if (!file) return coli__fail(COLI_E_INVALID, "coli_pack_verify: file is NULL");
-    const coli__pack_args args = {file, NULL, coli__engine_describe, progress, user};
+    const coli__pack_job args = {file, NULL, coli__engine_describe, progress, user};
     return coli__pack_verify(&args);
 }
 
 coli_status coli_unpack(const char *file, const char *dir, coli_progress_fn progress, void *user)
 {
     if (!file || !dir) return coli__fail(COLI_E_INVALID, "coli_unpack: a path is NULL");
-    const coli__pack_args args = {file, dir, coli__engine_describe, progress, user};
+    const coli__pack_job args = {file, dir, coli__engine_describe, progress, user};
     return coli__unpack(&args);
 }
 

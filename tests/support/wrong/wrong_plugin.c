@@ -28,6 +28,7 @@ enum {
     LATER_SCALE,     // of "row" formats: times the sum
     NO_EXP,          // scale_exp ignored
     HALF_DENORMALS,  // f16 scales: flushed to zero
+    HALF_SIGN,       // f16 scales: ignored
     NIBBLES,         // even and odd columns
     UNSIGNED,        // codes without their zero point
     LAST_GROUP,      // lost
@@ -321,6 +322,7 @@ static float scale_of(const coli_bk_matrix *m, const coli_bk_layout *l, const ui
     uint16_t half;
     memcpy(&half, stored, sizeof half);
     memcpy(&scale, stored, sizeof scale);
+    if (l->scale_bytes == 2 && MAKES(HALF_SIGN)) half &= 0x7FFFu;
     if (l->scale_bytes == 2) scale = coli_f16_to_f32(half);
     if (l->scale_bytes == 2 && MAKES(HALF_DENORMALS) && !(half & 0x7C00)) scale = 0.0f;
     return MAKES(NO_EXP) ? scale : scale * coli_pow2(m->scale_exp);

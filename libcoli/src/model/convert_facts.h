@@ -1,0 +1,13 @@
+/* convert_facts.h - what a conversion is: everything that decides a byte of its result, as text. */
+#ifndef COLI_MODEL_CONVERT_FACTS_H
+#define COLI_MODEL_CONVERT_FACTS_H
+
+#include "checkpoint.h"
+#include "convert.h"
+
+/* Append the facts, "WORD VALUE" lines.  Two conversions with the same facts give the same bytes.
+ *   n_in_max  the widest row of `source` */
+coli_status coli__convert_facts(const coli__convert_args *args, const coli__checkpoint *source,
+                                uint32_t n_in_max, coli__buf *out);
+
+#endif
