@@ -11,7 +11,7 @@ install(TARGETS coli EXPORT coliTargets)
 install(DIRECTORY libcoli/include/coli DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
         FILES_MATCHING PATTERN "*.h")
 install(DIRECTORY models/ DESTINATION ${CMAKE_INSTALL_DATADIR}/coli/models)
-install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(FILES LICENSE NOTICE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 
 set(coli_cmake_dir ${CMAKE_INSTALL_LIBDIR}/cmake/coli)
 install(EXPORT coliTargets NAMESPACE coli:: DESTINATION ${coli_cmake_dir})

@@ -13,7 +13,7 @@ rm -rf "${build:?}/zip" "$build/$name.zip"
 cmake --install "$build" --prefix "$build/zip/$name" --strip >/dev/null
 cp -r "$build/deps/licenses" "$build/zip/$name/licenses"
 rm "$build/zip/$name/licenses/cmocka.txt" # the tests stay here
-cp LICENSE "$build/zip/$name/licenses/coli.txt"
+cat LICENSE NOTICE >"$build/zip/$name/licenses/coli.txt"
 sed 's/$/\r/' >"$build/zip/$name/README.txt" <<EOF
 coli $version for 64-bit Windows 10 and later
 

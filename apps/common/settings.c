@@ -242,10 +242,10 @@ static const app_other_help other_help[] = {
     {MEASURE, APP_OPT_CTX, "most tokens of a text, with those made after it",
         "0, what the model was made for, at most 32768"},
     {MEASURE, APP_OPT_N, "how many tokens to make; 0: to the end of the context", "64, none with --dump-logits"},
+    {APP_IMATRIX, APP_OPT_EVERY, "of each file only every so manieth text, from the first", "1, all"},
     {APP_PLAN, APP_OPT_EXPERTS, "of a model that is not converted yet: format of the routed experts, as for "
         "`coli convert`", "int4"},
     {APP_PLAN, APP_OPT_TRUNK, "the same of the dense matrices", "int8"},
-    {APP_IMATRIX, APP_OPT_EVERY, "of each file only every so manieth text, from the first", "1, all"},
     {APP_REPLAY, APP_OPT_LAYERS, "take the first N layers only", "0, all"},
     {APP_REPLAY, APP_OPT_USED, "take the K best experts of each row only", "0, all that were recorded"},
     {APP_REPLAY, APP_OPT_EXPERTS_N, "experts of a layer", "0, one more than the highest that was used"},

@@ -14,14 +14,14 @@
 #include "libcoli/src/model/convert_job.h"
 
 static const char *src, *out, *partial, *whole;
-static char notes[8000];
+static char notes[1 << 14];
 static coli__sys real;
 
 static void take_note(void *user, const char *line)
 {
     (void)user;
-    strncat(notes, line, sizeof notes - strlen(notes) - 2);
-    strcat(notes, "|");
+    const size_t n = strlen(notes);
+    snprintf(notes + n, sizeof notes - n, "%s|", line);
 }
 
 static coli_status convert_to(const char *to, const char *experts)

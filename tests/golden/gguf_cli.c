@@ -12,8 +12,8 @@ T_TEST(converts_and_says_what_became_of_it)
     const char *out = scratch_path("mix");
     outcome o = RUN("coli", "", "convert", MIX, out);
     EXPECT(o, o.code == 0);
-    EXPECT(o, has(o.err, "Q8_0 to int8-g32-f16: 0.1618 M weights, exactly\n"));
-    EXPECT(o, has(o.err, "Q4_0 to int4-g32-f16: 0.3932 M weights, exactly\n"));
+    EXPECT(o, has(o.err, "Q8_0 to int8-g32-f16: 0.1618 M weights in 20 matrices, exactly\n"));
+    EXPECT(o, has(o.err, "Q4_0 to int4-g32-f16: 0.3932 M weights in 128 matrices, exactly\n"));
     EXPECT(o, has(o.err, "mix is complete\n"));
     forget(&o);
     o = RUN("coli", "", "verify", out);
@@ -22,7 +22,7 @@ T_TEST(converts_and_says_what_became_of_it)
     o = RUN("coli", "", "convert", MIX, scratch_path("exact"), "--experts", "int8", "--group",
             "32");
     EXPECT(o, o.code == 0);
-    EXPECT(o, has(o.err, "Q4_0 to int8-g32-f16: 0.3932 M weights, exactly\n"));
+    EXPECT(o, has(o.err, "Q4_0 to int8-g32-f16: 0.3932 M weights in 128 matrices, exactly\n"));
     forget(&o);
 }
 

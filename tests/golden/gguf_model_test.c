@@ -358,10 +358,10 @@ T_TEST(the_kinds_are_accounted_for)
     const coli_convert_opts opts = {.struct_size = sizeof opts, .note = collect, .user = &lines};
     T_OK(coli_convert(FIXTURES "/tiny-mix.gguf", out, &opts));
     static const char *const expected[] = {
-        "F32 to f32: 0.007596 M weights, exactly\n",
-        "Q8_0 to int8-g32-f16: 0.1618 M weights, exactly\n",
-        "Q4_0 to int4-g32-f16: 0.3932 M weights, exactly\n",
-        "F16 to int4-g64-f16: 0.1966 M weights, error 8.6 %",
+        "F32 to f32: 0.007596 M weights in 31 matrices, exactly\n",
+        "Q8_0 to int8-g32-f16: 0.1618 M weights in 20 matrices, exactly\n",
+        "Q4_0 to int4-g32-f16: 0.3932 M weights in 128 matrices, exactly\n",
+        "F16 to int4-g64-f16: 0.1966 M weights in 64 matrices, error 8.6 %",
     };
     for (size_t i = 0; i < sizeof expected / sizeof expected[0]; i++)
         if (!strstr(lines.data, expected[i])) {
@@ -412,13 +412,15 @@ T_TEST(the_tokenizer_is_rebuilt)
 
 /* -- wrong files ------------------------------------------------------------------------------- */
 
-/* A copy of tiny-mix.gguf in which the first occurrence of `from` is replaced by as many bytes. */
-static const char *altered(const char *from, const char *to)
+/* A copy of a fixture in which the first occurrence of `from` is replaced by as many bytes. */
+static const char *altered(const char *file, const char *from, const char *to)
 {
     static char path[128];
+    char source[512];
     coli__buf all;
     T_EQ(strlen(from), strlen(to));
-    T_OK(coli__file_read(FIXTURES "/tiny-mix.gguf", 1 << 24, &all));
+    snprintf(source, sizeof source, FIXTURES "/%s", file);
+    T_OK(coli__file_read(source, 1 << 24, &all));
     bool found = false;
     for (size_t i = 0; i + strlen(from) < all.n_bytes && !found; i++)
         if ((found = memcmp(all.data + i, from, strlen(from)) == 0))
@@ -430,11 +432,12 @@ static const char *altered(const char *from, const char *to)
     return path;
 }
 
-static void refused(const char *from, const char *to, coli_status status, const char *what)
+static void refused(const char *file, const char *from, const char *to, coli_status status,
+                    const char *what)
 {
     char out[128];
     snprintf(out, sizeof out, "%s/refused", world_scratch());
-    T_FAILS(coli_convert(altered(from, to), out, NULL), status, what);
+    T_FAILS(coli_convert(altered(file, from, to), out, NULL), status, what);
     T_TRUE(!coli__path_exists(out));
     snprintf(out, sizeof out, "%s/refused.partial", world_scratch());
     T_TRUE(!coli__path_exists(out));
@@ -443,13 +446,18 @@ static void refused(const char *from, const char *to, coli_status status, const 
 T_TEST(what_is_wrong_is_named)
 {
     T_BEGIN;
-    refused("qwen35moe", "qwen99moe", COLI_E_UNSUPPORTED, "\"qwen99moe\"");
-    refused("blk.1.ssm_a", "blk.1.ssm_x", COLI_E_FORMAT, "tensor blk.1.ssm_a: is missing");
-    refused("blk.0.ffn_up_exps", "blk.0.ffn_xx_exps", COLI_E_FORMAT,
+    refused("tiny-mix.gguf", "qwen35moe", "qwen99moe", COLI_E_UNSUPPORTED, "\"qwen99moe\"");
+    refused("tiny-mix.gguf", "blk.1.ssm_a", "blk.1.ssm_x", COLI_E_FORMAT,
+            "tensor blk.1.ssm_a: is missing");
+    refused("tiny-mix.gguf", "blk.0.ffn_up_exps", "blk.0.ffn_xx_exps", COLI_E_FORMAT,
             "tensor blk.0.ffn_up_exps.weight: is missing");
-    refused("expert_used_count", "expert_lost_count", COLI_E_FORMAT,
+    refused("tiny-mix.gguf", "expert_used_count", "expert_lost_count", COLI_E_FORMAT,
             "qwen35moe.expert_used_count: is missing");
-    refused("rope.freq_base", "rope.freq_case", COLI_E_FORMAT, "rope.freq_base: is missing");
+    refused("tiny-mix.gguf", "rope.freq_base", "rope.freq_case", COLI_E_FORMAT,
+            "rope.freq_base: is missing");
+    // it would be left out, and the model be another
+    refused("iq.gguf", "blk.1.attn_v.scale", "blk.1.attn_x.scale", COLI_E_UNSUPPORTED,
+            "tensor blk.1.attn_x.scale: is a scale of weights");
 }
 
 /* Cut anywhere, through the whole of a conversion: one line about the file, and nothing left behind.

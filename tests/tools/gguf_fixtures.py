@@ -511,4 +511,5 @@ def main():
     (out / "digests.json").write_text(json.dumps(digests, indent=0) + "\n")
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -14,24 +14,8 @@ HEAD = """/* gguf_grids.c - the codebooks of GGUF's IQ1, IQ2 and IQ3 kinds: whic
  *
  * These numbers define the formats and cannot be computed.  They are those of the tables in the `gguf`
  * package (https://pypi.org/project/gguf, version 0.19.0), written in our form by
- * tests/tools/gguf_grids.py; do not edit.  The package's licence:
- *
- *     MIT License.  Copyright (c) 2023 Georgi Gerganov
- *
- *     Permission is hereby granted, free of charge, to any person obtaining a copy of this software
- *     and associated documentation files (the "Software"), to deal in the Software without
- *     restriction, including without limitation the rights to use, copy, modify, merge, publish,
- *     distribute, sublicense, and/or sell copies of the Software, and to permit persons to whom the
- *     Software is furnished to do so, subject to the following conditions:
- *
- *     The above copyright notice and this permission notice shall be included in all copies or
- *     substantial portions of the Software.
- *
- *     THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND, EXPRESS OR IMPLIED, INCLUDING
- *     BUT NOT LIMITED TO THE WARRANTIES OF MERCHANTABILITY, FITNESS FOR A PARTICULAR PURPOSE AND
- *     NONINFRINGEMENT. IN NO EVENT SHALL THE AUTHORS OR COPYRIGHT HOLDERS BE LIABLE FOR ANY CLAIM,
- *     DAMAGES OR OTHER LIABILITY, WHETHER IN AN ACTION OF CONTRACT, TORT OR OTHERWISE, ARISING FROM,
- *     OUT OF OR IN CONNECTION WITH THE SOFTWARE OR THE USE OR OTHER DEALINGS IN THE SOFTWARE.
+ * tests/tools/gguf_grids.py; do not edit.  Copyright (c) 2023 Georgi Gerganov, MIT License: the whole
+ * of it is in NOTICE.
  *
  * A point is 16 bits, coordinate 0 lowest: eight coordinates of two bits, or four of three.  What a
  * coordinate is worth stands in gguf_codebook.c. */

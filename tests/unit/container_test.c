@@ -601,7 +601,7 @@ T_TEST(verify_checks_values)
     coli__ct_table t;
     T_OK(coli__ct_parse("m", i.data, i.n, &t));
     const coli__ct_entry *e = coli__ct_table_find(&t, "embed_tokens.weight");
-    i.data[e->offset + 1] |= 0x80; // the first scale turns negative
+    i.data[e->offset + 1] |= 0x7c; // the first scale turns into what is no number
     char from[128], to[128], identity[64];
     snprintf(from, sizeof from, "\"%s\"", e->digest.hex);
     t.entries[0].digest = coli__digest_of(i.data + e->offset, e->tensor.n_bytes);

@@ -232,14 +232,14 @@ T_TEST(precise_tensors_keep_their_type)
 /* -- recipes and what is said about rounding
  * --------------------------------------------------------- */
 
-static char notes[8000];
+static char notes[1 << 14];
 
 static void take_note(void *user, const char *line)
 {
     (void)user;
     T_TRUE(strchr(line, '\n') == NULL);
-    strncat(notes, line, sizeof notes - strlen(notes) - 2);
-    strcat(notes, "|");
+    const size_t n = strlen(notes);
+    snprintf(notes + n, sizeof notes - n, "%s|", line);
 }
 
 static const char *format_of(const coli__container *c, const char *name)

@@ -282,13 +282,13 @@ static const char *write_form(const form *f)
 
 /* -- containers -------------------------------------------------------------------------------- */
 
-static char notes[8000];
+static char notes[1 << 14];
 
 static void take_note(void *user, const char *line)
 {
     (void)user;
-    strncat(notes, line, sizeof notes - strlen(notes) - 2);
-    strcat(notes, "|");
+    const size_t n = strlen(notes);
+    snprintf(notes + n, sizeof notes - n, "%s|", line);
 }
 
 /* Exact in f32, and in bf16 where the number is one; half a step of a quantised one, unless its code

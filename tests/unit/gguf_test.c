@@ -342,6 +342,8 @@ T_TEST(wrong_tensors)
     refused(&f, COLI_E_FORMAT, "tensor w: has more than 2^64 bytes");
     f = one(32, 32, 2, 99, 0, 200);
     refused(&f, COLI_E_UNSUPPORTED, "tensor w: is stored as kind 99");
+    f = one(32, 32, 2, 139, 0, 200);
+    refused(&f, COLI_E_UNSUPPORTED, "tensor w: is stored as IQ4_K, which only ik_llama.cpp has");
 
     head(&f, 2, 0);
     tensor(&f, "x", 8, 1, 0, 0);
@@ -633,6 +635,38 @@ T_TEST(where_value_heads_are)
     }
 }
 
+/* A scale beside a tensor is one number, or one per expert, in F32. */
+T_TEST(second_scales)
+{
+    T_BEGIN;
+    static const struct {
+        uint64_t n;
+        uint32_t kind;
+        coli_status status;
+    } cases[] = {{1, 0, COLI_OK}, {3, 0, COLI_E_FORMAT}, {1, 1, COLI_E_FORMAT}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        file f;
+        coli__gguf *g;
+        coli__gguf_view v;
+        const coli__gguf_place place = {.name = "w.weight"};
+        head(&f, 2, 0);
+        tensor(&f, "w.weight", 2, 1, 0, 0);
+        tensor(&f, "w.scale", cases[i].n, 1, cases[i].kind, 32);
+        data(&f, 32, 0);
+        put(&f, (float[]){1.5f, -2.0f, 0, 0, 0, 0, 0, 0, 0.25f, 1, 1}, 11 * sizeof(float));
+        T_OK(coli__gguf_open_bytes("f", f.bytes, f.n, &g));
+        T_EQ(coli__gguf_view_find(g, &place, &v), cases[i].status);
+        float row[2];
+        if (cases[i].status == COLI_OK) {
+            T_OK(coli__gguf_view_row(&v, 0, 0, 2, row));
+            T_TRUE(row[0] == 0.375f && row[1] == -0.5f);
+        } else {
+            T_TRUE(strstr(coli_error_message(), "tensor w.scale: expected F32") != NULL);
+        }
+        coli__gguf_close(g);
+    }
+}
+
 /* -- numbers ----------------------------------------------------------------------------------- */
 
 /* Every kind against the package that wrote the file, bit for bit; and where a kind has a grid, its
@@ -681,6 +715,7 @@ int main(void)
         cmocka_unit_test(parts_of_a_split_file),
         cmocka_unit_test(what_layers_are),
         cmocka_unit_test(where_value_heads_are),
+        cmocka_unit_test(second_scales),
         cmocka_unit_test(every_kind_is_exact),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -35,13 +35,13 @@ typedef struct container {
 } container;
 
 static container k;
-static char notes[8000];
+static char notes[1 << 14];
 
 static void take_note(void *user, const char *line)
 {
     (void)user;
-    strncat(notes, line, sizeof notes - strlen(notes) - 2);
-    strcat(notes, "|");
+    const size_t n = strlen(notes);
+    snprintf(notes + n, sizeof notes - n, "%s|", line);
 }
 
 static uint32_t n_row_of(int part)

@@ -21,6 +21,10 @@ uint32_t coli__pool_n_worker(const coli__pool *pool);
 /* Run fn for every item.  One caller at a time.  No allocation.  n_item <= 1 runs inline. */
 void coli__pool_run(coli__pool *pool, uint32_t n_item, coli__pool_fn fn, void *ctx);
 
+/* The same for neighbouring items at once: [first, end). */
+typedef void (*coli__pool_range_fn)(void *ctx, uint32_t first, uint32_t end, uint32_t worker);
+void coli__pool_run_ranges(coli__pool *pool, uint32_t n_item, coli__pool_range_fn fn, void *ctx);
+
 /* Synchronisations so far: runs of more than one item.  The tests count them per layer. */
 uint64_t coli__pool_n_sync(const coli__pool *pool);
 
@@ -37,7 +41,7 @@ void coli__pool_clock_start(coli__pool *pool, uint32_t phase); // of the caller,
  *            phase took on the wall */
 void coli__pool_clock_stop(coli__pool *pool, uint64_t ns[COLI_MAX_PHASE],
                            uint64_t wall_ns[COLI_MAX_PHASE]);
-bool coli__pool_clock_is_on(const coli__pool *pool); // from any thread
+bool coli__pool_clock_is_on(const coli__pool *pool);                      // from any thread
 void coli__pool_phase(coli__pool *pool, uint32_t worker, uint32_t phase); // the worker's own thread
 
 /* pthread_create for a thread that takes no signals: those of the host program are for its own. */

@@ -42,6 +42,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <xxhash.h>
 
 #include "../base/file.h"
 #include "../base/threads.h"
@@ -103,16 +104,16 @@ typedef struct converter {
     uint8_t *step;                    // (step_bytes)
     uint64_t step_bytes, panel_bytes; // the latter: of a worker's rows, and of its panel
     uint32_t n_in_max;                // of all matrices
-    bool counts;                      // what the source's roundings became is counted and said
+    bool counts; // the source's weights were rounded: what became of them is said
     uint64_t done_bytes, total_bytes; // of the checkpoint
     uint64_t out_bytes;               // of model.coli, if all scales become f16 that may
     coli__digest files[CT_N_FILE];
-    coli__quant_report *report;
-    coli__imatrix *imatrix; // NULL: none
-    float *importance;      // (n_in_max) of the trunk matrix at hand
     coli__job job;
     coli__ct_done done;  // by the conversion that this one goes on with
     uint64_t told_bytes; // of model.coli, in the journal
+    coli__quant_report *report;
+    coli__imatrix *imatrix; // NULL: none
+    float *importance;      // (n_in_max) of the trunk matrix at hand
 } converter;
 
 /* One run of the pool: it measures or it packs, by which of the two is there. */
@@ -175,7 +176,7 @@ static bool same_format(coli__wfmt a, coli__wfmt b)
 /* What comes as codes and scales, to a format that has them as they are.  *done false: it is to be
  * quantised like anything else.  The packed panel's memory holds them meanwhile. */
 static coli_status pack_codes(const piece *p, uint32_t panel, uint32_t n_row, worker *w,
-                              uint8_t *out, bool *done)
+                              coli__pack_error *error, bool *done)
 {
     coli__wfmt fmt;
     *done = false;
@@ -185,16 +186,23 @@ static coli_status pack_codes(const piece *p, uint32_t panel, uint32_t n_row, wo
     int8_t *codes = (int8_t *)(w->panel + COLI_PANEL * (n_in / 32 + 1) * sizeof *scales);
     COLI_TRY(coli__weight_codes(p->weight, fmt, (p->first_panel + panel) * COLI_PANEL, n_row, codes,
                                 scales, done));
-    if (*done) coli__mat_pack_codes(fmt, codes, scales, n_row, n_in, out);
+    if (!*done) return COLI_OK;
+    const coli__mat packed = {
+        .data = p->out + panel * p->panel_bytes, .n_out = n_row, .n_in = n_in, .fmt = fmt};
+    coli__mat_pack_codes(fmt, codes, scales, n_row, n_in, p->out + panel * p->panel_bytes);
+    float *back = (float *)(void *)w->panel; // the codes are where they belong
+    error->n = (uint64_t)n_row * n_in;
+    for (uint32_t r = 0; r < n_row; r++) {
+        const float *row = w->rows + (size_t)r * n_in;
+        coli__mat_row(&packed, r, back);
+        for (uint32_t i = 0; i < n_in; i++) { // only scales below 2^-40 are another number now
+            const double weight = (double)row[i], off = (double)back[i] - weight;
+            error->weight2 += weight * weight;
+            error->error2 += off * off;
+        }
+    }
+    error->plain2 = error->error2;
     return COLI_OK;
-}
-
-/* What is kept as it is. */
-static coli__pack_error exact(const float *w, uint64_t n)
-{
-    coli__pack_error e = {.n = n};
-    for (uint64_t i = 0; i < n; i++) e.weight2 += (double)w[i] * (double)w[i];
-    return e;
 }
 
 /* A float matrix ends with its last row, not with its last panel: that one goes through w->panel.
@@ -203,13 +211,6 @@ static coli_status pack(const piece *p, uint32_t panel, uint32_t n_row, worker *
                         coli__pack_error *error)
 {
     const uint64_t begin = panel * p->panel_bytes;
-    bool done;
-    *error = (coli__pack_error){0};
-    COLI_TRY(pack_codes(p, panel, n_row, w, p->out + begin, &done));
-    if (done) {
-        *error = exact(w->rows, (uint64_t)n_row * p->weight->n_in);
-        return COLI_OK;
-    }
     const bool whole = p->n_bytes - begin >= p->panel_bytes;
     const coli__pack_args args = {.fmt = p->fmt,
                                   .w = w->rows,
@@ -221,6 +222,10 @@ static coli_status pack(const piece *p, uint32_t panel, uint32_t n_row, worker *
                                   .importance = p->importance,
                                   .error = error,
                                   .out = whole ? p->out + begin : w->panel};
+    bool done;
+    *error = (coli__pack_error){0};
+    COLI_TRY(pack_codes(p, panel, n_row, w, error, &done));
+    if (done) return COLI_OK;
     COLI_TRY(coli__mat_pack(&args));
     if (!whole) memcpy(p->out + begin, w->panel, (size_t)(p->n_bytes - begin));
     return COLI_OK;
@@ -394,7 +399,6 @@ static coli__pack_error sum_errors(const coli__pack_error *errors, uint32_t n)
     return sum;
 }
 
-/* Of a source whose roundings are told of. */
 static const char *source_kind(const converter *c, const coli__weight *w)
 {
     return c->counts ? coli__weight_kind(w) : NULL;
@@ -439,7 +443,8 @@ static coli_status write_tensor(converter *c, const coli__tensor_spec *s, const 
     if (!coli__mat_bytes(fmt, w->n_out, w->n_in, &p.n_bytes, &p.panel_bytes))
         return coli__fail(COLI_E_INTERNAL, "tensor %s: no such matrix", s->name);
     const uint64_t fit = c->step_bytes / p.panel_bytes; // at least 1
-    const uint32_t n_source = source_panels(w), n_fit = fit < n_source ? (uint32_t)fit : n_source;
+    uint32_t n_fit = source_panels(w);
+    if (fit < n_fit) n_fit = (uint32_t)fit;
     coli__pack_error sum = {0}, *errors = coli__calloc(n_fit, sizeof *errors);
     if (!errors) return COLI_E_NOMEM;
     const coli_status status = write_bands(c, s->name, &p, n_fit, errors, &sum);
@@ -601,8 +606,8 @@ static coli_status write_blocks(converter *c, layer *l)
         COLI_TRY(make_pieces(c, l, first, n));
         fill_importance(c, l, first, n);
         COLI_TRY(run_step(c, l->pieces, 3 * n, NULL, l->errors));
-        report_experts(c, l, first, n);
         drop_batch(l, first, n);
+        report_experts(c, l, first, n);
         uint64_t source_bytes = 0;
         for (uint32_t i = 0; i < n; i++)
             COLI_TRY(coli__ct_writer_expert(c->writer, l->scale_exp + 3 * (first + i),
@@ -1050,13 +1055,6 @@ static coli_status open_model(converter *c, const char *facts)
     return status;
 }
 
-/* The journal keeps no errors: what an earlier conversion packed is not told of. */
-static void tell_report(const converter *c)
-{
-    if (c->done.n_entry > 0) note(c, "of what was converted since:");
-    coli__report_tell(c->report, c->args->note, c->args->user);
-}
-
 static coli_status write_model(converter *c)
 {
     const coli__checkpoint *k = &c->checkpoint;
@@ -1069,7 +1067,10 @@ static coli_status write_model(converter *c)
         status = write_layer(c, &k->spec.experts[i], k->experts[i]);
         if (status == COLI_OK) status = tell(c);
     }
-    if (status == COLI_OK) tell_report(c);
+    if (status == COLI_OK) {
+        if (c->done.n_entry > 0) note(c, "what rounding cost is told of what was converted now:");
+        coli__report_tell(c->report, c->args->note, c->args->user);
+    }
     give_memory_back(c); // the table needs some, too
     if (status == COLI_OK) {
         status = coli__ct_writer_close(c->writer, c->files);
@@ -1174,20 +1175,37 @@ static coli_status leave(converter *c, coli_status status, bool has_told)
     return status;
 }
 
-/* What a recipe and an imatrix add to the facts that decide the result. */
-static coli_status add_guides(const converter *c, coli__buf *facts)
+static void add_format(XXH3_state_t *hash, coli__wfmt fmt)
 {
-    if (c->args->recipe) {
-        coli__buf text = {0};
-        coli_status status = coli__recipe_text(c->args->recipe, &text);
-        if (status == COLI_OK)
-            status = coli__buf_printf(facts, "recipe %s\n",
-                                      coli__digest_of(text.data, text.n_bytes).hex);
-        coli__buf_finish(&text);
-        COLI_TRY(status);
-    }
-    return c->imatrix ? coli__buf_printf(facts, "imatrix %s\n", coli__imatrix_digest(c->imatrix))
-                      : COLI_OK;
+    char name[32] = {0};
+    coli__wfmt_name(fmt, name);
+    XXH3_128bits_update(hash, name, sizeof name);
+}
+
+/* What recipe, arguments and source come to. */
+static coli_status find_formats(const converter *c, coli__digest *out)
+{
+    const coli__checkpoint *k = &c->checkpoint;
+    XXH3_state_t *hash = XXH3_createState();
+    if (!hash) return coli__fail(COLI_E_NOMEM, "out of memory");
+    XXH3_128bits_reset(hash);
+    for (uint32_t i = 0; i < k->spec.n_tensor; i++)
+        add_format(hash, format_for(c, &k->spec.tensors[i], &k->tensors[i]));
+    for (uint32_t i = 0; i < k->spec.n_expert_layer; i++)
+        for (uint32_t part = 0; part < 3; part++)
+            add_format(hash, expert_format(c, &k->spec.experts[i], k->experts[i], part));
+    XXH128_canonical_t canonical;
+    XXH128_canonicalFromHash(&canonical, XXH3_128bits_digest(hash));
+    XXH3_freeState(hash);
+    *out = coli__digest_text(canonical.digest);
+    return COLI_OK;
+}
+
+static coli_status find_facts(const converter *c, coli__buf *out)
+{
+    coli__digest formats;
+    COLI_TRY(find_formats(c, &formats));
+    return coli__convert_facts(c->args, &c->checkpoint, c->n_in_max, &formats, out);
 }
 
 static coli_status write_dir(converter *c)
@@ -1195,8 +1213,7 @@ static coli_status write_dir(converter *c)
     coli__buf facts = {0};
     COLI_TRY(plan_memory(c));
     COLI_TRY(check_disk(c));
-    coli_status status = coli__convert_facts(c->args, &c->checkpoint, c->n_in_max, &facts);
-    if (status == COLI_OK) status = add_guides(c, &facts);
+    coli_status status = find_facts(c, &facts);
     if (status == COLI_OK)
         status = coli__job_open(c->out_dir, facts.data, c->args->note, c->args->user, &c->job);
     if (status == COLI_OK) {

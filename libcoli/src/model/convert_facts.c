@@ -3,6 +3,7 @@
  *     program coli 0.1.0
  *     experts int4-g64-f16, if nothing else fits     the arguments
  *     trunk int8-g64-f16, if nothing else fits
+ *     formats 61d2...                                what these, a recipe and the source come to
  *     packing 5a0e...                                numbers that this build packed in these formats:
  *     packing 91c7...                                programs of one version may differ while they are made
  *     template of the source
@@ -28,6 +29,14 @@ typedef struct fact_finder {
     coli__buf files;    // pointers to those that are in the facts already
 } fact_finder;
 
+static coli_status add_file(coli__buf *out, const char *word, const char *path)
+{
+    coli__file_stamp stamp;
+    COLI_TRY(coli__file_look(path, &stamp));
+    return coli__buf_printf(out, "%s %s %llu %lld\n", word, coli__path_name(path),
+                            (unsigned long long)stamp.n_bytes, (long long)stamp.written);
+}
+
 /* "file NAME BYTES WRITTEN", once for each. */
 static coli_status find_file(fact_finder *f, const char *path)
 {
@@ -35,10 +44,7 @@ static coli_status find_file(fact_finder *f, const char *path)
     for (size_t i = n_known; i-- > 0;) // the last one is most likely
         if (memcmp(f->files.data + i * sizeof path, &path, sizeof path) == 0) return COLI_OK;
     COLI_TRY(coli__buf_append(&f->files, &path, sizeof path));
-    coli__file_stamp stamp;
-    COLI_TRY(coli__file_look(path, &stamp));
-    return coli__buf_printf(f->out, "file %s %llu %lld\n", coli__path_name(path),
-                            (unsigned long long)stamp.n_bytes, (long long)stamp.written);
+    return add_file(f->out, "file", path);
 }
 
 static coli_status find_weight(fact_finder *f, const coli__weight *w, bool has_row)
@@ -98,7 +104,7 @@ static coli_status find_packing(const coli__convert_args *a, coli__buf *out)
 }
 
 coli_status coli__convert_facts(const coli__convert_args *a, const coli__checkpoint *source,
-                                uint32_t n_in_max, coli__buf *out)
+                                uint32_t n_in_max, const coli__digest *formats, coli__buf *out)
 {
     const coli__buf *config = &source->config_text;
     char experts[32], trunk[32];
@@ -107,7 +113,9 @@ coli_status coli__convert_facts(const coli__convert_args *a, const coli__checkpo
     COLI_TRY(coli__buf_printf(out, "program coli %s\nexperts %s%s\ntrunk %s%s\n", COLI_VERSION,
                               experts, a->experts_are_default ? ", if nothing else fits" : "",
                               trunk, a->trunk_is_default ? ", if nothing else fits" : ""));
+    COLI_TRY(coli__buf_printf(out, "formats %s\n", formats->hex));
     COLI_TRY(find_packing(a, out));
+    if (a->imatrix) COLI_TRY(add_file(out, "imatrix", a->imatrix));
     COLI_TRY(coli__buf_printf(out, "template %s\nconfig %s\n",
                               a->chat_template ? a->chat_template : "of the source",
                               coli__digest_of(config->data, config->n_bytes).hex));

@@ -395,6 +395,12 @@ static coli_status read_kind(cursor *c, coli__gguf_tensor *t)
     uint32_t id;
     COLI_TRY(take_u32(c, "a tensor's kind", &id));
     t->kind = coli__gguf_kind_of(id);
+    const char *foreign = coli__gguf_foreign_kind(id);
+    if (!t->kind && foreign)
+        return coli__fail(COLI_E_UNSUPPORTED,
+                          "%s: tensor %s: is stored as %s, which only ik_llama.cpp has; a file in "
+                          "the kinds of llama.cpp is needed",
+                          c->path, show(t->name).text, foreign);
     if (!t->kind)
         return coli__fail(COLI_E_UNSUPPORTED,
                           "%s: tensor %s: is stored as kind %u, which is not known here", c->path,

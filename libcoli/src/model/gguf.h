@@ -104,6 +104,8 @@ coli_status coli__gguf_text_or_null(const coli__gguf *g, const char *key, coli__
 /* -- numbers (gguf_kinds.c) -------------------------------------------------------------------- */
 
 const coli__gguf_kind *coli__gguf_kind_of(uint32_t id); // NULL when unknown
+/* The name of a kind that one program alone writes and nobody here reads, for messages; or NULL. */
+const char *coli__gguf_foreign_kind(uint32_t id);
 bool coli__gguf_is_readable(const coli__gguf_kind *kind);
 bool coli__gguf_has_grid(const coli__gguf_kind *kind); // see coli__gguf_scales
 

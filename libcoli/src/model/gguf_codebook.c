@@ -31,7 +31,7 @@ static float f16_at(const uint8_t *p)
     return coli_f16_to_f32(h);
 }
 
-static uint16_t u16_at(const uint8_t *p)
+static uint32_t u16_at(const uint8_t *p)
 {
     uint16_t x;
     memcpy(&x, p, sizeof x);

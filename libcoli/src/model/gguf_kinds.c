@@ -86,6 +86,22 @@ const coli__gguf_kind *coli__gguf_kind_of(uint32_t id)
     return NULL;
 }
 
+const char *coli__gguf_foreign_kind(uint32_t id)
+{
+    static const struct {
+        uint32_t id;
+        const char *name;
+    } foreign[] = {
+        {133, "Q6_0"},    {137, "IQ2_K"},  {138, "IQ3_K"},  {139, "IQ4_K"},
+        {140, "IQ5_K"},   {141, "IQ6_K"},  {144, "IQ4_KS"}, {145, "IQ2_KS"},
+        {146, "IQ4_KSS"}, {152, "IQ5_KS"}, {153, "IQ2_KT"}, {154, "IQ3_KT"},
+        {155, "IQ4_KT"},  {156, "IQ3_KS"}, {157, "IQ2_KL"}, {158, "IQ1_KT"},
+    };
+    for (size_t i = 0; i < sizeof foreign / sizeof foreign[0]; i++)
+        if (foreign[i].id == id) return foreign[i].name;
+    return NULL;
+}
+
 /* -- pieces ------------------------------------------------------------------------------------ */
 
 static const int8_t iq4_table[16] = {-127, -104, -83, -65, -49, -35, -22, -10,

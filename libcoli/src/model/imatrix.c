@@ -34,7 +34,6 @@ struct coli__imatrix {
     entry *entries;
     uint32_t n_entry;
     char model[33];
-    coli__digest digest;
     uint64_t n_token;
     /* the means over all parts of two entries, a layer's, kept for the next part */
     struct {
@@ -158,7 +157,6 @@ static coli_status read_all(const char *what, const uint8_t *data, uint64_t n_by
 {
     COLI_TRY(check_head(what, data, n_bytes));
     COLI_TRY(check_sum(what, m, data, n_bytes));
-    m->digest = coli__digest_text(data + n_bytes - IMATRIX_SUM_BYTES);
     m->n_token = coli__get64(data + 16);
     for (uint32_t i = 0; i < 32; i++) {
         const char digit = (char)data[IMATRIX_MODEL_AT + i];
@@ -223,11 +221,6 @@ void coli__imatrix_close(coli__imatrix *m)
 const char *coli__imatrix_model(const coli__imatrix *m)
 {
     return m->model;
-}
-
-const char *coli__imatrix_digest(const coli__imatrix *m)
-{
-    return m->digest.hex;
 }
 
 uint64_t coli__imatrix_n_token(const coli__imatrix *m)

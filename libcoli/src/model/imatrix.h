@@ -57,8 +57,7 @@ void coli__imatrix_close(coli__imatrix *m); // NULL is fine
 coli_status coli__imatrix_parse(const char *what, const uint8_t *data, uint64_t n_bytes,
                                 coli__imatrix **out);
 
-const char *coli__imatrix_model(const coli__imatrix *m);  // coli__imatrix_tie
-const char *coli__imatrix_digest(const coli__imatrix *m); // 32 hex digits: of the whole file
+const char *coli__imatrix_model(const coli__imatrix *m); // coli__imatrix_tie
 uint64_t coli__imatrix_n_token(const coli__imatrix *m);
 
 /* How much the columns of a tensor count, out (n_in): 1 in the mean.  False: it was never multiplied. */

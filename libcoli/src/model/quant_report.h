@@ -12,6 +12,7 @@ enum { COLI__REPORT_KINDS = 128, COLI__REPORT_WORST = 10, COLI__REPORT_NAME = 12
 typedef struct coli__report_row {
     char name[COLI__REPORT_NAME]; // a kind, or of a single tensor all of its name
     coli__wfmt fmt;
+    uint32_t n_exact, n_rounded; // matrices; a vector is one of one row
     coli__pack_error error;
 } coli__report_row;
 

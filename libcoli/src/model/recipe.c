@@ -215,21 +215,6 @@ coli_status coli__recipe_add(coli__recipe *r, const char *what, const char *sele
     return read_format(l, format, strlen(format));
 }
 
-coli_status coli__recipe_text(const coli__recipe *r, coli__buf *out)
-{
-    for (uint32_t i = 0; i < r->n_line; i++) {
-        const line *l = &r->lines[i];
-        char format[32] = "source";
-        if (!l->choice.is_source) coli__wfmt_name(l->choice.fmt, format);
-        COLI_TRY(coli__buf_printf(out, "%s %s", l->selector, format));
-        for (uint32_t k = 0; k < l->n_range; k++)
-            COLI_TRY(coli__buf_printf(out, "%s%u-%u", k ? "," : " layers ", l->ranges[k].first,
-                                      l->ranges[k].last));
-        COLI_TRY(coli__buf_str(out, "\n"));
-    }
-    return COLI_OK;
-}
-
 /* ---- matching ------------------------------------------------------------------------------- */
 
 coli__recipe_item coli__recipe_tensor(const coli__model_spec *spec, const coli__tensor_spec *s,

@@ -10,7 +10,6 @@
 #ifndef COLI_MODEL_RECIPE_H
 #define COLI_MODEL_RECIPE_H
 
-#include "../base/alloc.h"
 #include "../math/matrix.h"
 #include "spec.h"
 
@@ -35,9 +34,6 @@ void coli__recipe_close(coli__recipe *r); // NULL is fine
 /* A line behind all others: "experts", "int4"; two at most.  `what` names it in messages. */
 coli_status coli__recipe_add(coli__recipe *r, const char *what, const char *selector,
                              const char *format);
-
-/* All that decides, as lines of a recipe: equal texts give equal formats. */
-coli_status coli__recipe_text(const coli__recipe *r, coli__buf *out);
 
 /* What a tensor, or one of the three matrices of a layer's experts, is to a recipe. */
 typedef struct coli__recipe_item {
