@@ -11,6 +11,12 @@ endif()
 add_executable(bench_backend bench/bench_backend.c)
 target_link_libraries(bench_backend PRIVATE coli_internal)
 
+# bench_pages MODEL: what huge pages are worth.  The test is only about the program.
+add_executable(bench_pages bench/bench_pages.c)
+target_link_libraries(bench_pages PRIVATE coli_internal)
+add_test(NAME golden.pages_small COMMAND bench_pages ${PROJECT_SOURCE_DIR}/models/hummingbird 2)
+set_tests_properties(golden.pages_small PROPERTIES LABELS golden)
+
 # bench_ttft PLUGIN DIR: what the re-plan costs before the first token, on the simulated clock.  At a 35B's
 # geometry it writes 1.7 GB and takes minutes: `ctest -C bench -R ttft -V`.  The small one is only
 # about the program.

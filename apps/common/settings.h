@@ -55,6 +55,8 @@ typedef enum app_option_id {
     APP_OPT_RAM_EXPERTS,
     APP_OPT_PIN,
     APP_OPT_NO_PILOT,
+    APP_OPT_HUGE_PAGES,
+    APP_OPT_NO_NUMA,
     APP_OPT_REPLAN,
     APP_OPT_REPLAN_MAX,
     APP_OPT_REPLAN_WITH,
@@ -179,7 +181,8 @@ typedef struct app_settings {
     uint32_t replan_max, replan_with, stream, layer_split;
     app_bytes ram, pin;
     uint32_t ram_experts;
-    bool no_pilot;
+    bool no_pilot, no_numa;
+    const char *huge_pages;
     bool cache_route, route_agree, route_live;
     uint32_t route_j, route_m;
     float route_p, route_alpha;

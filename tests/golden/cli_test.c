@@ -54,7 +54,7 @@ static const usage_case usage_cases[] = {
      {"run", "--isa", "avx", "x"},
      NULL,
      2,
-     "expected scalar, avx2, avxvnni, avx512, neon or i8mm, found \"avx\"\nhint: did you mean "
+     "expected scalar, avx2, avxvnni, avx512, amx, neon or i8mm, found \"avx\"\nhint: did you mean "
      "avx2?"},
     {"coli", {"run", "--no-think=yes", "x"}, NULL, 2, "takes no value"},
     {"coli", {"run", "--system"}, NULL, 2, "--system needs a value"},

@@ -75,10 +75,18 @@ typedef enum coli_replan_with {
     COLI_REPLAN_HOLD = 16   /* a prompt's swaps wait until the link is idle */
 } coli_replan_with;
 
+/* Whether the dense weights are copied into huge pages, where the system has some (docs/memory.md). */
+typedef enum coli_huge {
+    COLI_HUGE_AUTO, /* if they are large, and memory has room for them twice */
+    COLI_HUGE_ON,
+    COLI_HUGE_OFF
+} coli_huge;
+
 typedef struct coli_model_opts {
     uint32_t struct_size;
     uint32_t n_threads; /* compute threads, the caller's included; 0: one per usable processor */
-    /* "scalar", "avx2", "avxvnni", "avx512", "neon", "i8mm"; NULL: the best this processor has */
+    /* "scalar", "avx2", "avxvnni", "avx512", "amx", "neon", "i8mm"; NULL: the best this processor has,
+     * which for "amx" is tried when the first model is opened */
     const char *isa;
     /* Devices.  NULL: a GPU, if a backend finds one that works.  "none": the processor alone.  The
      * name of a backend ("cuda"), or the path of its file: E_UNSUPPORTED with all reasons when it
@@ -126,6 +134,8 @@ typedef struct coli_model_opts {
      * of each device, if at least so many of the rows use them; 0: none do; COLI_STREAM_AUTO: those of
      * which it is known to save time. */
     uint32_t stream_rows;
+    bool no_numa;    /* where memory stands in several nodes, leave threads and pages to the system */
+    uint32_t huge_pages; /* coli_huge */
 } coli_model_opts;
 #define COLI_STREAM_AUTO UINT32_MAX
 

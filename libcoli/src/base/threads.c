@@ -74,6 +74,8 @@ struct coli__pool {
 typedef struct start_args {
     coli__pool *pool;
     uint32_t worker;
+    bool is_bound;
+    coli__bits cpus; // to these
 } start_args;
 
 static inline void relax(uint32_t round)
@@ -128,6 +130,7 @@ static void *worker_main(void *arg)
     coli__free(arg);
     coli__pool *pool = args.pool;
     coli__fp_enter();
+    if (args.is_bound) coli__numa_bind(&args.cpus);
 #ifdef __linux__
     pthread_setname_np(pthread_self(), "coli-worker");
 #endif
@@ -165,11 +168,14 @@ int coli__thread_start(pthread_t *thread, void *(*start)(void *), void *arg)
 #endif
 }
 
-static coli_status start_worker(coli__pool *pool, uint32_t worker)
+static coli_status start_worker(coli__pool *pool, uint32_t worker, const coli__numa *numa)
 {
     start_args *args = coli__calloc(1, sizeof *args);
     if (!args) return COLI_E_NOMEM;
-    *args = (start_args){pool, worker};
+    args->pool = pool;
+    args->worker = worker;
+    args->is_bound = numa->n_node > 0;
+    if (args->is_bound) args->cpus = numa->cpus[coli__numa_node_of(numa, worker, pool->n_worker)];
     const int error = coli__thread_start(&pool->threads[pool->n_started], worker_main, args);
     if (error) {
         coli__free(args);
@@ -181,6 +187,12 @@ static coli_status start_worker(coli__pool *pool, uint32_t worker)
 }
 
 coli_status coli__pool_create(uint32_t n_thread, coli__pool **out)
+{
+    static const coli__numa nowhere = {0};
+    return coli__pool_create_on(n_thread, &nowhere, out);
+}
+
+coli_status coli__pool_create_on(uint32_t n_thread, const coli__numa *numa, coli__pool **out)
 {
     enum { MAX_THREAD = 1024 };
     *out = NULL;
@@ -197,7 +209,8 @@ coli_status coli__pool_create(uint32_t n_thread, coli__pool **out)
     pool->threads = coli__calloc(n_thread, sizeof *pool->threads);
     pool->slots = coli__alloc64(n_thread * sizeof *pool->slots);
     coli_status status = pool->threads && pool->slots ? COLI_OK : COLI_E_NOMEM;
-    for (uint32_t w = 1; w < n_thread && status == COLI_OK; w++) status = start_worker(pool, w);
+    for (uint32_t w = 1; w < n_thread && status == COLI_OK; w++)
+        status = start_worker(pool, w, numa);
     if (status != COLI_OK) {
         coli__pool_destroy(pool);
         return status;

@@ -9,12 +9,15 @@
 #include <pthread.h>
 
 #include "error.h"
+#include "numa.h"
 
 typedef struct coli__pool coli__pool;
 typedef void (*coli__pool_fn)(void *ctx, uint32_t item, uint32_t worker); // worker < n_worker
 
 /* n_thread counts the caller of coli__pool_run; 0 means one per usable processor, at most 1024. */
 coli_status coli__pool_create(uint32_t n_thread, coli__pool **out);
+/* With its workers dealt out to the nodes; the caller of coli__pool_run is wherever it is. */
+coli_status coli__pool_create_on(uint32_t n_thread, const coli__numa *numa, coli__pool **out);
 void coli__pool_destroy(coli__pool *pool); // joins the workers; NULL is fine
 uint32_t coli__pool_n_worker(const coli__pool *pool);
 
@@ -49,6 +52,10 @@ int coli__thread_start(pthread_t *thread, void *(*start)(void *), void *arg);
 
 /* Processors this process may run on (affinity and cgroup quota included), at least 1. */
 uint32_t coli__n_processor(void);
+
+/* Ask the system for the right to use AMX's tiles, for the whole process; false: it refuses or knows
+ * none.  Once is enough, more do no harm.  Signal stacks that are too small for tiles make it refuse. */
+bool coli__tiles_permit(void);
 
 /* Monotonic time. */
 uint64_t coli__clock_ns(void);

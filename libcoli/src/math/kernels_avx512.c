@@ -36,3 +36,6 @@ INLINE void group_values(const row_block *x, uint64_t g, const uint8_t *codes, u
 #include "kernels_quant.inc.h"
 
 const coli__kernels coli__kernels_avx512 = COLI_KERNEL_TABLE("avx512");
+#ifdef COLI_AMX
+const coli__kernels coli__kernels_amx = COLI_KERNEL_TABLE_WITH("amx", coli__amx_matmul);
+#endif

@@ -36,6 +36,7 @@ static void count_tensor(coli_model *m, const coli__model_spec *spec, const coli
         m->token_head_bytes = found->n_bytes;
         m->n_mac_head = n_mac;
     }
+    if (t->role == COLI_ROLE_EMBED && strcmp(t->name, spec->head) != 0) m->embedding = found;
     if (t->role == COLI_ROLE_EMBED) {
         m->token_trunk_bytes += found->n_bytes / t->n_out;
     } else if (strcmp(t->name, spec->head) != 0) {
@@ -122,26 +123,6 @@ coli_status coli__model_plan_memory(coli_model *m, const coli_model_opts *o,
     return COLI_OK;
 }
 
-/* The trunk into memory, for who listens to how far it is: else the first tokens wait for it.  A small
- * one is not worth a word. */
-static coli_status bring_trunk(const coli_model *m, const coli_model_opts *o)
-{
-    enum { SMALL = 64 << 20, PIECE = 32 << 20 };
-    const uint64_t total = coli__model_trunk_bytes(m->container);
-    uint64_t done = 0;
-    if (!o->progress || total < SMALL) return COLI_OK;
-    for (uint32_t i = 0; i < coli__container_n_tensor(m->container); i++) {
-        const coli__ct_tensor *t = coli__container_tensor(m->container, i);
-        for (uint64_t at = 0, n; at < t->n_bytes; at += n, done += n) {
-            n = t->n_bytes - at < PIECE ? t->n_bytes - at : PIECE;
-            coli__pages_bring(t->mat.data + at, n);
-            if (!o->progress(o->user, "reading the trunk", done + n, total))
-                return coli__fail(COLI_E_CANCELLED, "reading the trunk was stopped");
-        }
-    }
-    return COLI_OK;
-}
-
 /* "RAM: 3.200 GB for experts: 70 of 256 in each layer, 12 of all layers stay; ..." */
 static void say_what_is_in_memory(const coli_model *m, const coli_model_opts *o)
 {
@@ -225,6 +206,10 @@ static coli_status open_devices(coli_model *m, const coli_model_opts *o, coli__p
         return coli__fail(COLI_E_INVALID,
                           "coli_model_opts: replan_with: expected coli_replan_with, found %#x",
                           o->replan_with);
+    if (o->huge_pages > COLI_HUGE_OFF)
+        return coli__fail(COLI_E_INVALID,
+                          "coli_model_opts: huge_pages: expected a coli_huge, found %u",
+                          o->huge_pages);
     if (o->home > COLI_HOME_LAYER)
         return coli__fail(COLI_E_INVALID, "coli_model_opts: home: expected a coli_home, found %u",
                           o->home);
@@ -481,9 +466,9 @@ static coli_status open_parts(coli_model *m, const char *dir, const coli_model_o
     COLI_TRY(describe(m, dir));
     COLI_TRY(coli__companions_read(dir, coli__container_config(m->container), m->shape.n_vocab,
                                    &m->beside));
-    COLI_TRY(coli__pool_create(o->n_threads, &m->pool));
+    COLI_TRY(coli__pool_create_on(o->n_threads, &m->numa, &m->pool));
     COLI_TRY(fill(m, o, &list));
-    COLI_TRY(bring_trunk(m, o));
+    COLI_TRY(coli__model_load_trunk(m, o));
     return coli__container_check_whole(m->container);
 }
 
@@ -499,7 +484,10 @@ coli_status coli_model_open(const char *dir, const coli_model_opts *opts, coli_m
     if (!m) return COLI_E_NOMEM;
     pthread_mutex_init(&m->mu, NULL);
     const coli__fp fp = coli__fp_enter();
+    if (!o.no_numa) coli__numa_find(&m->numa);
+    const coli__numa_policy policy = coli__numa_spread(&m->numa); // the pool's, too
     const coli_status status = open_parts(m, dir, &o);
+    coli__numa_restore(policy);
     coli__fp_leave(fp);
     if (status != COLI_OK) {
         // nothing was learned, and the counters were halved at the start: the file stays as it is

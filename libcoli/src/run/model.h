@@ -17,12 +17,14 @@ struct coli_model {
     coli__container *container;
     const coli__engine *engine;
     void *weights; // the engine's
+    coli__numa numa;
     const coli__kernels *kernels;
     coli__devices *devices;  // NULL: none
     coli__tier *tier;        // on them
     coli__store *store;      // NULL: all experts are mapped
     coli__ram_budget ram;    // how that was decided
     uint64_t resident_bytes; // trunk and one sequence
+    uint64_t huge_bytes;     // of the trunk, copied into huge pages
     char *heat_path;         // to be written at close; NULL: not
     uint64_t heat_tokens;    // that the file had when it was read
     coli__shape shape;
@@ -33,6 +35,7 @@ struct coli_model {
     uint64_t n_mac_experts;          // of n_mac_body, with routed experts
     char *name;                      // the directory's last component
     char expert_format[32], trunk_format[32];
+    const coli__ct_tensor *embedding; // NULL: it is the head, too
 
     /* guarded by mu: one forward pass at a time */
     pthread_mutex_t mu;
@@ -58,6 +61,8 @@ coli_status coli__model_look(coli_model *m, const char *dir, const coli_model_op
  * at as far as coli__model_look opens it, without devices. */
 coli_status coli__model_plan_memory(coli_model *m, const coli_model_opts *o,
                                     coli_session_opts *session, coli__state_bytes *state);
+/* The trunk into memory, for who wants it there before the first token (load.c).  E_CANCELLED. */
+coli_status coli__model_load_trunk(coli_model *m, const coli_model_opts *o);
 /* Everything but the routed experts: in memory whatever happens. */
 uint64_t coli__model_trunk_bytes(const coli__container *container);
 
