@@ -894,6 +894,7 @@ typedef struct coli_plan_opts {
      * coli_convert; NULL: int4, int8.  E_INVALID for a container, which has its formats. */
     const char *experts, *trunk;
     bool measure; /* also how fast this machine is, and what speed to expect; a second or two */
+    const char *recipe; /* of such a model, as for coli_convert; NULL: the formats alone count */
 } coli_plan_opts;
 
 /* The same, also for a model that is not converted yet, and with the expected speed. */
