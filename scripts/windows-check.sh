@@ -114,6 +114,9 @@ same coli convert --experts int4 --trunk int8 tests/fixtures/qwen36-tiny-a @/con
 same coli convert --experts f32 --trunk bf16 tests/fixtures/qwen36-tiny-c "@/größer 鳥"
 same coli convert tests/fixtures/qwen36-tiny-a @/converted # which is there
 same coli synth --like hummingbird --layers 2 --seed 5 @/synth/
+same coli pack "$model" @/model.tar
+same coli unpack @/model.tar "@/größer 鳥 2"
+same coli unpack @/model.tar @/converted # which is there
 same coli bench --model @/absent
 for vram in 0% 50% 100%; do
     same coli run --backend fake --vram $vram --place all --seed 7 --temp 1.5 -n 80 "$story"
@@ -125,6 +128,13 @@ scripts/readme-block.sh c 1 >"$build/check/readme.c"
 x86_64-w64-mingw32-gcc-posix -static-libgcc -I"$work/coli/include" -o "$work/coli/bin/readme.exe" \
     "$build/check/readme.c" -L"$work/coli/lib" -lcoli
 [[ $(wine "$work/coli/bin/readme.exe") = *42* ]] || fail 'the program of the README does not say 42'
+
+step 'doctor and report'
+wine "$work/coli/bin/coli.exe" doctor --backend none >"$build/check/doctor" 2>&1 ||
+    { cat "$build/check/doctor" >&2 && fail 'doctor finds a problem'; }
+wine "$work/coli/bin/coli.exe" report --backend none "C:\\Users\\somebody\\a\\b.coli" >"$build/check/report"
+grep -q 'Windows' "$build/check/report" || fail 'the report does not name the system'
+! grep -qE 'somebody|[A-Z]:\\' "$build/check/report" || fail 'the report tells a path'
 
 step 'backends'
 list() { wine "$work/coli/bin/coli.exe" backend list "$@" 2>&1 | tr '\\' / >"$build/check/list"; }

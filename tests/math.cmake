@@ -1,5 +1,7 @@
 # Arithmetic: kernels, weight formats, sampling.
 coli_test(kernels_prop prop)
+coli_test(amx_prop prop)
+target_compile_options(amx_prop PRIVATE -Wno-psabi) # vectors of 64 bytes on any processor, in one file
 coli_test(sample_prop prop)
 coli_test(matrix_unit unit)
 coli_test(scales_test unit)

@@ -1,8 +1,10 @@
-/* cmd_plan.c - `coli plan`: what would sit where, and whether memory is enough. */
+/* cmd_plan.c - `coli plan`: what would sit where, whether memory is enough, and how fast it would be. */
 #include <inttypes.h>
 #include <stddef.h>
+#include <string.h>
 
 #include "commands.h"
+#include "format_name.h"
 #include "input.h"
 #include "open_model.h"
 #include "system.h"
@@ -11,6 +13,11 @@
 static double gb(uint64_t n_bytes)
 {
     return (double)n_bytes * 1e-9;
+}
+
+static double mb(uint64_t n_bytes)
+{
+    return (double)n_bytes * 1e-6;
 }
 
 /* -- text -------------------------------------------------------------------------------------- */
@@ -58,30 +65,136 @@ static void print_split(const coli_plan_result *p)
         printf("%9" PRIu64 " on the disk: %" PRIu32 " of %" PRIu32
                " of each layer have room in memory; the others are read when they are used\n",
                p->n_on_disk, p->ram_experts, p->n_expert);
+}
+
+static void print_token(const coli_plan_result *p)
+{
     printf(
         "\na token reads %.3f MB from VRAM, %.3f MB from memory, %.3f MB from the disk, if it used "
         "all experts alike\n",
-        (double)p->token_vram_bytes * 1e-6, (double)p->token_ram_bytes * 1e-6,
-        (double)p->token_disk_bytes * 1e-6);
+        mb(p->token_vram_bytes), mb(p->token_ram_bytes), mb(p->token_disk_bytes));
+    printf("  trunk                      %9.3f MB\n"
+           "  head                       %9.3f\n"
+           "  experts, from memory       %9.3f     from the disk %.3f, from VRAM %.3f\n",
+           mb(p->token_trunk_bytes), mb(p->token_head_bytes), mb(p->token_expert_ram_bytes),
+           mb(p->token_disk_bytes), mb(p->token_vram_bytes));
+    printf("and of the conversation its state %.3f MB, keys and values up to %.3f MB when %" PRIu32
+           " tokens are there\n",
+           mb(p->token_state_bytes), mb(p->token_kv_bytes), p->n_ctx);
+}
+
+/* Two ends of a range; one number where they look the same. */
+static void print_range(const char *what, double least, double most, const char *unit)
+{
+    char a[32], b[32];
+    const int digits = most < 10 ? 2 : most < 100 ? 1 : 0;
+    snprintf(a, sizeof a, "%.*f", digits, least);
+    snprintf(b, sizeof b, "%.*f", digits, most);
+    if (strcmp(a, b) == 0)
+        printf("  %-26s %s %s\n", what, a, unit);
+    else
+        printf("  %-26s %s to %s %s\n", what, a, b, unit);
+}
+
+static void print_measured(const coli_plan_result *p)
+{
+    printf("\nmeasured here\n");
+    print_range("memory", p->ram_gb_s_min, p->ram_gb_s_max, "GB/s");
+    print_range("multiplications", p->gmac_s_min, p->gmac_s_max, "GMAC/s");
+    print_range("bringing threads together", p->sync_us_min, p->sync_us_max, "us");
+    print_range("drawing a token", p->sample_us_min, p->sample_us_max, "us");
+    if (p->disk_gb_s_max > 0)
+        print_range("the disk of the model", p->disk_gb_s_min, p->disk_gb_s_max, "GB/s");
+    if (p->vram_gb_s > 0)
+        print_range("the device, multiplying", p->vram_gb_s, p->vram_gb_s, "GB/s");
+    if (p->link_gb_s > 0) print_range("copying to it", p->link_gb_s, p->link_gb_s, "GB/s");
+}
+
+static const char *const bounds[] = {"memory", "multiplications", "the disk", "the device",
+                                     "bringing threads together"};
+
+/* Why no speed is expected although it was measured. */
+static const char *unknown(const coli_plan_result *p)
+{
+    if (p->vram_is_assumed) return "a device that is not there cannot be measured";
+    if (p->is_imagined)
+        return p->n_on_disk ? "experts would be read from a disk that has none of them yet"
+                            : "a device is measured with a matrix of the model, which has none yet";
+    return "the device has no matrix of the model that it could be measured with";
+}
+
+static void print_expected(const coli_plan_result *p)
+{
+    if (p->tok_s_max <= 0) {
+        printf("\nno speed is expected: %s\n", unknown(p));
+        return;
+    }
+    printf("\na token then takes\n");
+    print_range("reading memory", p->ram_ms_min, p->ram_ms_max, "ms");
+    if (p->token_disk_bytes) print_range("reading the disk", p->disk_ms_min, p->disk_ms_max, "ms");
+    if (p->token_vram_bytes) print_range("the device", p->vram_ms_min, p->vram_ms_max, "ms");
+    print_range("threads and drawing", p->other_ms_min, p->other_ms_max, "ms");
+    printf("expected, bound by %s\n", bounds[p->bound]);
+    print_range("a short conversation", p->tok_s_min, p->tok_s_max, "tokens per second");
+    print_range("a full context", p->tok_s_full_min, p->tok_s_full_max, "tokens per second");
+}
+
+/* Bytes that the smallest formats would need; 0 for a container, which has its formats. */
+static uint64_t least_needed(const char *dir, const coli_plan_opts *opts, const coli_plan_result *p)
+{
+    coli_plan_opts small = *opts;
+    coli_plan_result r = {.struct_size = sizeof r};
+    small.experts = small.trunk = "int4";
+    small.measure = false;
+    return p->is_imagined && coli_plan_make(dir, &small, &r) == COLI_OK ? r.needed_bytes : 0;
+}
+
+/* What helps, by how much. */
+static void hint(const app_settings *s, const coli_plan_result *p, uint64_t least_bytes)
+{
+    const uint64_t missing =
+        p->needed_bytes > p->ram_bytes ? p->needed_bytes - p->ram_bytes : p->needed_bytes;
+    if (p->n_ctx_all)
+        app_hint("--ctx %" PRIu32 " makes room for all", p->n_ctx_all);
+    else if (app_kv(s) == COLI_KV_F32 && p->kv_bytes / 2 >= missing)
+        app_hint("--kv f16 makes room for all: keys and values then take %.3f GB less",
+                 gb(p->kv_bytes / 2));
+    else if (least_bytes > 0 && least_bytes < p->needed_bytes)
+        app_hint(
+            "--experts int4 --trunk int4 need %.3f GB; as it is %.3f GB more of memory or of VRAM "
+            "hold all",
+            gb(least_bytes), gb(missing));
+    else
+        app_hint("%.3f GB more of memory or of VRAM hold all", gb(missing));
 }
 
 /* On stderr: what is wrong, and what would help. */
-static void warn(const coli_plan_result *p)
+static void warn(const app_settings *s, const coli_plan_result *p, uint64_t least_bytes)
 {
     if (p->fit == COLI_FIT_ALL) return;
     const uint64_t least = p->resident_bytes + p->n_layer * p->expert_bytes;
-    if (p->fit == COLI_FIT_NOT)
+    const bool asked = s->ram.n_bytes > 0;
+    if (p->fit == COLI_FIT_READS && s->ram_experts && p->needed_bytes <= p->ram_bytes) {
+        app_note("--ram-experts keeps %" PRIu32 " of %" PRIu32
+                 " experts of each layer in memory: every "
+                 "token will wait for the disk",
+                 p->ram_experts, p->n_expert);
+        app_hint("without it all have room");
+        return;
+    }
+    if (p->fit == COLI_FIT_NOT && asked)
         app_error("memory is not enough: one expert of each layer and the rest need %.3f GB, %.3f "
                   "GB may be taken",
                   gb(least), gb(p->ram_bytes));
+    else if (p->fit == COLI_FIT_NOT)
+        app_note("memory is not enough: one expert of each layer and the rest need %.3f GB, %.3f "
+                 "GB can be taken now; it starts, and the system will swap",
+                 gb(least), gb(p->ram_bytes));
     else
         app_note("memory is not enough for all experts: with those that no device holds %.3f GB "
                  "are needed, %.3f GB may be taken; every token will wait for the disk",
                  gb(p->needed_bytes), gb(p->ram_bytes));
-    if (p->n_ctx_all)
-        app_hint("--ctx %" PRIu32 " makes room for all", p->n_ctx_all);
-    else if (p->needed_bytes > p->ram_bytes)
-        app_hint("%.3f GB more of memory or of VRAM hold all", gb(p->needed_bytes - p->ram_bytes));
+    hint(s, p, least_bytes);
 }
 
 /* -- JSON -------------------------------------------------------------------------------------- */
@@ -89,6 +202,49 @@ static void warn(const coli_plan_result *p)
 static void put(json_t *o, const char *key, uint64_t n)
 {
     json_object_set_new(o, key, json_integer((json_int_t)n));
+}
+
+static void put_range(json_t *o, const char *key, double least, double most)
+{
+    json_object_set_new(o, key, json_pack("[f, f]", least, most));
+}
+
+/* null for what was not measured. */
+static void put_speed(json_t *o, const char *key, double least, double most)
+{
+    if (most > 0)
+        put_range(o, key, least, most);
+    else
+        json_object_set_new(o, key, json_null());
+}
+
+static json_t *measured_json(const coli_plan_result *p)
+{
+    if (p->ram_gb_s_max <= 0) return json_null();
+    json_t *o = json_object();
+    put_speed(o, "ram_gb_s", p->ram_gb_s_min, p->ram_gb_s_max);
+    put_speed(o, "gmac_s", p->gmac_s_min, p->gmac_s_max);
+    put_speed(o, "sync_us", p->sync_us_min, p->sync_us_max);
+    put_speed(o, "sample_us", p->sample_us_min, p->sample_us_max);
+    put_speed(o, "disk_gb_s", p->disk_gb_s_min, p->disk_gb_s_max);
+    put_speed(o, "vram_gb_s", p->vram_gb_s, p->vram_gb_s);
+    put_speed(o, "link_gb_s", p->link_gb_s, p->link_gb_s);
+    return o;
+}
+
+static json_t *expected_json(const coli_plan_result *p)
+{
+    static const char *const bound[] = {"memory", "compute", "disk", "device", "other"};
+    if (p->tok_s_max <= 0) return json_null();
+    json_t *o = json_object();
+    put_range(o, "tok_s", p->tok_s_min, p->tok_s_max);
+    put_range(o, "tok_s_full", p->tok_s_full_min, p->tok_s_full_max);
+    json_object_set_new(o, "bound", json_string(bound[p->bound]));
+    put_range(o, "ram_ms", p->ram_ms_min, p->ram_ms_max);
+    put_range(o, "disk_ms", p->disk_ms_min, p->disk_ms_max);
+    put_range(o, "vram_ms", p->vram_ms_min, p->vram_ms_max);
+    put_range(o, "other_ms", p->other_ms_min, p->other_ms_max);
+    return o;
 }
 
 static void print_json(const coli_plan_result *p)
@@ -124,30 +280,74 @@ static void print_json(const coli_plan_result *p)
     put(o, "token_vram_bytes", p->token_vram_bytes);
     put(o, "token_ram_bytes", p->token_ram_bytes);
     put(o, "token_disk_bytes", p->token_disk_bytes);
+    put(o, "token_trunk_bytes", p->token_trunk_bytes);
+    put(o, "token_head_bytes", p->token_head_bytes);
+    put(o, "token_expert_ram_bytes", p->token_expert_ram_bytes);
+    put(o, "token_state_bytes", p->token_state_bytes);
+    put(o, "token_kv_bytes", p->token_kv_bytes);
+    json_object_set_new(o, "is_imagined", json_boolean(p->is_imagined));
+    json_object_set_new(o, "measured", measured_json(p));
+    json_object_set_new(o, "expected", expected_json(p));
     app_json_line(o);
+}
+
+/* -- the command ------------------------------------------------------------------------------- */
+
+/* The formats of a model that is not converted, where somebody named one. */
+typedef struct formats {
+    char experts_full[32], trunk_full[32];
+    const char *experts, *trunk; // NULL: nobody did
+} formats;
+
+static int choose_formats(const app_settings *s, formats *f)
+{
+    *f = (formats){.experts = NULL};
+    if (!s->experts && !s->trunk && !s->group) return APP_OK;
+    const char *experts = s->experts ? s->experts : "int4", *trunk = s->trunk ? s->trunk : "int8";
+    const int code = format_check("plan", s->group, experts, trunk);
+    f->experts = format_name(experts, s->group, f->experts_full, sizeof f->experts_full);
+    f->trunk = format_name(trunk, s->group, f->trunk_full, sizeof f->trunk_full);
+    return code;
+}
+
+static void print_text(const coli_plan_result *p)
+{
+    if (p->is_imagined) printf("not converted yet: of config.json alone\n");
+    print_resident(p);
+    print_memory(p);
+    print_split(p);
+    print_token(p);
+    if (p->ram_gb_s_max <= 0) return;
+    print_measured(p);
+    print_expected(p);
 }
 
 int cmd_plan(const app_settings *settings)
 {
     app_settings s;
+    formats f;
     char dir[APP_MAX_PATH];
     int code = app_model_argument(settings, "plan", &s);
+    if (code == APP_OK) code = choose_formats(&s, &f);
     if (code == APP_OK) code = app_model_dir(&s, dir, sizeof dir);
     if (code != APP_OK) return code;
     const coli_model_opts model = app_model_opts(&s, APP_OPEN_DEVICES);
     const coli_session_opts session = {
         .struct_size = sizeof session, .n_ctx = s.ctx, .n_chunk = s.chunk, .kv = app_kv(&s)};
+    const coli_plan_opts opts = {.struct_size = sizeof opts,
+                                 .model = &model,
+                                 .session = &session,
+                                 .experts = f.experts,
+                                 .trunk = f.trunk,
+                                 .measure = !s.no_measure};
     coli_plan_result p = {.struct_size = sizeof p};
-    const coli_status status = coli_plan(dir, &model, &session, &p);
+    const coli_status status = coli_plan_make(dir, &opts, &p);
     if (status != COLI_OK) return app_fail_opening(&s, status, dir);
-    if (s.json) {
+    if (s.json)
         print_json(&p);
-    } else {
-        print_resident(&p);
-        print_memory(&p);
-        print_split(&p);
-    }
+    else
+        print_text(&p);
     app_flush();
-    warn(&p);
-    return p.fit == COLI_FIT_NOT ? APP_FAILED : APP_OK;
+    warn(&s, &p, p.fit == COLI_FIT_ALL ? 0 : least_needed(dir, &opts, &p));
+    return p.fit == COLI_FIT_NOT && s.ram.n_bytes > 0 ? APP_FAILED : APP_OK;
 }

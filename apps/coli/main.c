@@ -58,19 +58,51 @@ static const app_command commands[] = {
     {.name = "plan",
      .bit = APP_PLAN,
      .synopsis = "[options] [DIR]",
-     .summary = "Tell what would sit where, and whether memory is enough",
+     .summary = "Tell what would sit where, whether memory is enough, and how fast it would be",
      .text = "Nothing is loaded: sizes are read off the model's tables, and devices are asked how "
              "much memory they\n"
              "have.  It takes the options of `coli run` that decide it.  Without a device, --vram "
              "plans for one that\n"
-             "is bought tomorrow.  Exit code 0: it can run; 1: memory is not enough, and what to "
-             "change.\n",
+             "is bought tomorrow.  A directory with a config.json alone is planned as if it had been "
+             "converted to\n"
+             "--experts and --trunk.  In a second or two it measures memory, disk and devices, and says "
+             "what speed to\n"
+             "expect.  Exit code 0: it can run; 1: --ram is not enough, and what to change.\n",
      .examples = "  coli plan\n"
+                 "  coli plan Qwen3.6-35B-A3B --experts int8\n"
                  "  coli plan qwen36-int4 --ctx 16384\n"
                  "  coli plan qwen36-int4 --vram 8GiB --json\n"
                  "  coli plan qwen36-int4 && coli chat --model qwen36-int4\n",
      .max_arg = 1,
      .run = cmd_plan},
+    {.name = "doctor",
+     .bit = APP_DOCTOR,
+     .synopsis = "[options] [DIR]",
+     .summary = "Look at everything that coli needs, and say what to do",
+     .text = "Processor, memory and its limits, the disk, GPUs and backends, the terminal, the "
+             "directories that are\n"
+             "written to, and the model: a line each, ok, note or problem, and what to do.  It takes "
+             "the options of\n"
+             "`coli run`, to look at what these need.  Exit code 0: coli can be used; 1: it cannot.\n",
+     .examples = "  coli doctor\n"
+                 "  coli doctor qwen36-int4\n"
+                 "  coli doctor --backend cuda --json\n",
+     .max_arg = 1,
+     .run = cmd_doctor},
+    {.name = "report",
+     .bit = APP_REPORT,
+     .synopsis = "[options] [ERROR...]",
+     .summary = "Print what a bug report needs, without anything personal",
+     .text = "Versions, processor, memory, backends, the model's identity and shape, the settings, "
+             "and the error if\n"
+             "you paste it.  Names of people and machines and the directories of paths are left out; "
+             "read it all the\n"
+             "same before you post it.  It takes the options of `coli run`: give those that you used.\n",
+     .examples = "  coli report\n"
+                 "  coli report --model qwen36-int4 --backend cuda > report.txt\n"
+                 "  coli report \"coli: model.coli: tensor x: ...\"\n",
+     .max_arg = ANY_NUMBER,
+     .run = cmd_report},
     {.name = "convert",
      .bit = APP_CONVERT,
      .synopsis = "[options] SRC OUT",
@@ -131,14 +163,37 @@ static const app_command commands[] = {
      .run = cmd_imatrix},
     {.name = "verify",
      .bit = APP_VERIFY,
-     .synopsis = "[options] [DIR]",
-     .summary = "Check every byte of a container",
+     .synopsis = "[options] [DIR | FILE]",
+     .summary = "Check every byte of a container, or of a pack",
      .text =
          "Reads all of it: checksums, scales, weights.  Exit code 0: all is well; 2: it is not.\n",
      .examples = "  coli verify models/hummingbird\n"
+                 "  coli verify qwen36-int4.tar\n"
                  "  coli verify qwen36-int4 && rm -r Qwen3.6-35B-A3B\n",
      .max_arg = 1,
      .run = cmd_verify},
+    {.name = "pack",
+     .bit = APP_PACK,
+     .synopsis = "[options] DIR FILE",
+     .summary = "Make one file of a container, to send it",
+     .text = "FILE is a tar archive with checksums, which `tar` can open, too.  The container is "
+             "verified first.  FILE\n"
+             "must not exist, and does not until it is complete.\n",
+     .examples = "  coli pack qwen36-int4 qwen36-int4.tar\n"
+                 "  coli verify qwen36-int4.tar\n",
+     .min_arg = 2,
+     .max_arg = 2,
+     .run = cmd_pack},
+    {.name = "unpack",
+     .bit = APP_UNPACK,
+     .synopsis = "[options] FILE DIR",
+     .summary = "Make a container of such a file",
+     .text = "Everything is checked on the way.  DIR must not exist, and does not until all of it is "
+             "there and right.\n",
+     .examples = "  coli unpack qwen36-int4.tar qwen36-int4\n",
+     .min_arg = 2,
+     .max_arg = 2,
+     .run = cmd_unpack},
     {.name = "synth",
      .bit = APP_SYNTH,
      .synopsis = "[options] OUT",
@@ -150,6 +205,7 @@ static const app_command commands[] = {
              "same options and seed give the same bytes.\n",
      .examples = "  coli synth --layers 4 bench-4\n"
                  "  coli synth --like qwen36-35b --layers 12 --seed 7 bench-12\n"
+                 "  coli synth --like qwen36-397b --layers 4 --experts-n 64 --vocab 8192 big\n"
                  "  coli synth --like hummingbird --experts int8 --skew 2 small\n"
                  "  coli synth --layers 2 --hidden 1024 --experts-n 64 --used 4 --inner 256 odd\n",
      .min_arg = 1,

@@ -86,6 +86,36 @@ void report_add_route(json_t *root, const coli_model *model)
     json_object_set_new(root, "route", o);
 }
 
+void report_add_store(json_t *root, const coli_model *model)
+{
+    coli_store_stats s = {.struct_size = sizeof s};
+    coli_model_info m = {.struct_size = sizeof m};
+    json_t *o = json_null();
+    if (coli_model_get_store_stats(model, &s) == COLI_OK && s.is_limited &&
+        coli_model_get_info(model, &m) == COLI_OK) {
+        o = json_object();
+        json_object_set_new(o, "experts", number(s.n_slot));
+        json_object_set_new(o, "experts_total", number(m.n_expert));
+        json_object_set_new(o, "pinned", number(s.n_pinned));
+        json_object_set_new(o, "bytes", number(s.slot_bytes));
+        json_object_set_new(o, "direct", json_boolean(s.is_direct));
+        json_object_set_new(o, "hit_rate", json_real(report_share(s.n_hit, s.n_miss)));
+        json_object_set_new(o, "hits", number(s.n_hit));
+        json_object_set_new(o, "misses", number(s.n_miss));
+        json_object_set_new(o, "decode_hit_rate",
+                            json_real(report_share(s.n_hit_decode, s.n_miss_decode)));
+        json_object_set_new(o, "decode_hits", number(s.n_hit_decode));
+        json_object_set_new(o, "decode_misses", number(s.n_miss_decode));
+        json_object_set_new(o, "reads", number(s.n_read));
+        json_object_set_new(o, "read_bytes", number(s.read_bytes));
+        json_object_set_new(o, "reads_failed", number(s.n_read_failed));
+        json_object_set_new(o, "wait_ms", json_real(s.wait_ms));
+        json_object_set_new(o, "guesses_read", number(s.n_guess_read));
+        json_object_set_new(o, "guesses_used", number(s.n_guess_used));
+    }
+    json_object_set_new(root, "ram", o);
+}
+
 json_t *report_turn(const app_engine *engine, const coli_result *r, const char *answer,
                     size_t n_answer, const char *thinking, size_t n_thinking)
 {
@@ -107,6 +137,7 @@ json_t *report_turn(const app_engine *engine, const coli_result *r, const char *
     json_object_set_new(o, "moe_ms_per_token", json_real(r->token_moe_ms));
     json_object_set_new(o, "wait_ms_per_token", json_real(r->token_wait_ms));
     report_add_devices(o, engine->model);
+    report_add_store(o, engine->model);
     report_add_route(o, engine->model);
     return o;
 }

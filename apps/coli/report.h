@@ -13,6 +13,9 @@ double report_share(uint64_t part, uint64_t other);
  * devices. */
 void report_add_devices(json_t *root, const coli_model *model);
 
+/* Adds `ram`: which experts memory holds, and what reading the others took; null when all are mapped. */
+void report_add_store(json_t *root, const coli_model *model);
+
 /* Adds `route`: what cache-aware routing did since the model was opened; null when nothing was metered. */
 void report_add_route(json_t *root, const coli_model *model);
 

@@ -6,7 +6,7 @@ enum {
     COMPUTE =
         GENERATE | APP_INFO | APP_QWEN36, // open the model to run it, or to say how it would run
     MEASURE = APP_QWEN36,
-    OPEN = COMPUTE | APP_PLAN,
+    OPEN = COMPUTE | APP_PLAN | APP_DOCTOR | APP_REPORT,
     DEVICES = OPEN | APP_BENCH | APP_SETTING,
     ALL = (APP_IMATRIX << 1) - 1
 };
@@ -19,7 +19,7 @@ const app_option app_options[APP_N_OPTION] = {
         DEVICES | APP_TOKENIZE | APP_VERIFY | APP_HEAT | APP_IMATRIX, "directory of the model"},
     [APP_OPT_THREADS] = {"threads", "N", APP_U32, FIELD(threads), 0, 1024, NULL, "0, one per processor",
         DEVICES | APP_CONVERT | APP_SYNTH | APP_REPLAY | APP_IMATRIX, "compute threads"},
-    [APP_OPT_ISA] = {"isa", "NAME", APP_CHOICE, FIELD(isa), 0, 0, "scalar|avx2|avxvnni|avx512|neon|i8mm",
+    [APP_OPT_ISA] = {"isa", "NAME", APP_CHOICE, FIELD(isa), 0, 0, "scalar|avx2|avxvnni|avx512|amx|neon|i8mm",
         "the best there is", DEVICES | APP_IMATRIX,
         "instruction set of the kernels; all give the same bytes"},
     [APP_OPT_CTX] = {"ctx", "N", APP_U32, FIELD(ctx), 0, 1048576, NULL,
@@ -60,6 +60,11 @@ const app_option app_options[APP_N_OPTION] = {
         DEVICES, "of this memory, what is for the experts that --heat saw used most: they stay in it"},
     [APP_OPT_NO_PILOT] = {"no-pilot", NULL, APP_OFF, FIELD(no_pilot), 0, 0, NULL, NULL, DEVICES,
         "read no expert early because the next layer may need it"},
+    [APP_OPT_HUGE_PAGES] = {"huge-pages", "WHEN", APP_CHOICE, FIELD(huge_pages), 0, 0, "auto|on|off",
+        "auto, if they are large and memory has room for them twice", DEVICES,
+        "copy the dense weights into huge pages, which are read faster, where the system has some"},
+    [APP_OPT_NO_NUMA] = {"no-numa", NULL, APP_FLAG, FIELD(no_numa), 0, 0, NULL, NULL, DEVICES,
+        "where processors and memory stand in several nodes, do not deal threads and weights out to them"},
     [APP_OPT_REPLAN] = {"replan", NULL, APP_FLAG, FIELD(replan), 0, 0, NULL, NULL, DEVICES,
         "let each prompt's own routing decide which experts the devices hold"},
     [APP_OPT_REPLAN_MAX] = {"replan-max", "N", APP_U32, FIELD(replan_max), 0, 4096, NULL, "0, 24", DEVICES,
@@ -127,6 +132,8 @@ const app_option app_options[APP_N_OPTION] = {
         GENERATE | APP_INFO | APP_SYNTH | APP_BENCH | APP_BACKEND | APP_REPLAY,
         "start of the random numbers: the same seed gives the same result"},
 
+    [APP_OPT_NO_MEASURE] = {"no-measure", NULL, APP_FLAG, FIELD(no_measure), 0, 0, NULL, NULL, APP_PLAN,
+        "do not measure how fast this machine is; no speed is expected then"},
     [APP_OPT_TOKENIZER] = {"tokenizer", "FILE", APP_TEXT, FIELD(tokenizer), 0, 0, NULL, "the model's",
         APP_TOKENIZE, "a tokenizer.json, without a model"},
     [APP_OPT_PLAIN] = {"plain", NULL, APP_FLAG, FIELD(plain), 0, 0, NULL, NULL, APP_TOKENIZE,
@@ -137,14 +144,14 @@ const app_option app_options[APP_N_OPTION] = {
         APP_RENDER, "template of lines that name none"},
     [APP_OPT_SETTINGS] = {"settings", NULL, APP_FLAG, FIELD(settings), 0, 0, NULL, NULL, APP_INFO,
         "also every setting of `coli run`, its value and where it came from"},
-    [APP_OPT_JSON] = {"json", NULL, APP_FLAG, FIELD(json), 0, 0, NULL, NULL, APP_RUN | APP_INFO | MEASURE | APP_BENCH | APP_BACKEND | APP_HEAT | APP_PLAN,
+    [APP_OPT_JSON] = {"json", NULL, APP_FLAG, FIELD(json), 0, 0, NULL, NULL, APP_RUN | APP_INFO | MEASURE | APP_BENCH | APP_BACKEND | APP_HEAT | APP_PLAN | APP_DOCTOR,
         "JSON instead of text"},
-    [APP_OPT_EXPERTS] = {"experts", "FORMAT", APP_TEXT, FIELD(experts), 0, 0, NULL, "int4", APP_CONVERT | APP_SYNTH,
+    [APP_OPT_EXPERTS] = {"experts", "FORMAT", APP_TEXT, FIELD(experts), 0, 0, NULL, "int4", APP_CONVERT | APP_SYNTH | APP_PLAN,
         "format of the routed experts: int4, int8, bf16 or f32, or in full, int4-g64-f16"},
-    [APP_OPT_TRUNK] = {"trunk", "FORMAT", APP_TEXT, FIELD(trunk), 0, 0, NULL, "int8", APP_CONVERT | APP_SYNTH,
+    [APP_OPT_TRUNK] = {"trunk", "FORMAT", APP_TEXT, FIELD(trunk), 0, 0, NULL, "int8", APP_CONVERT | APP_SYNTH | APP_PLAN,
         "format of the dense matrices"},
     [APP_OPT_GROUP] = {"group", "G", APP_CHOICE, FIELD(group), 0, 0, "64|32|row", "64",
-        APP_CONVERT | APP_SYNTH,
+        APP_CONVERT | APP_SYNTH | APP_PLAN,
         "weights that share a scale in int4 and int8"},
     [APP_OPT_RECIPE] = {"recipe", "NAME|FILE", APP_TEXT, FIELD(recipe), 0, 0, NULL, "balanced", APP_CONVERT,
         "which tensors get which format: small (balanced, but embedding and head in int4), balanced (experts int4, the "
@@ -194,7 +201,7 @@ const app_option app_options[APP_N_OPTION] = {
     [APP_OPT_LIMIT] = {"limit", "LIST", APP_TEXT, FIELD(limit), 0, 0, NULL, "ppl=1%,kl=0.01,choice=2%,exact=2%", APP_BENCH,
         "quality: losses that are still good enough, also top, choice-byte, choice-token; none: whatever it is"},
 
-    [APP_OPT_LIKE] = {"like", "NAME", APP_CHOICE, FIELD(like), 0, 0, "qwen36-35b|hummingbird", "qwen36-35b",
+    [APP_OPT_LIKE] = {"like", "NAME", APP_CHOICE, FIELD(like), 0, 0, "qwen36-35b|qwen36-122b|qwen36-397b|hummingbird", "qwen36-35b",
         APP_SYNTH, "model whose geometry is taken, where no option changes it"},
     [APP_OPT_LAYERS] = {"layers", "N", APP_U32, FIELD(layers), 0, 512, NULL, "0, those of the model",
         APP_SYNTH | APP_REPLAY, "layers; every fourth has attention, the others DeltaNet"},
@@ -241,6 +248,9 @@ static const app_other_help other_help[] = {
         "0, what the model was made for, at most 32768"},
     {MEASURE, APP_OPT_N, "how many tokens to make; 0: to the end of the context", "64, none with --dump-logits"},
     {APP_IMATRIX, APP_OPT_EVERY, "of each file only every so manieth text, from the first", "1, all"},
+    {APP_PLAN, APP_OPT_EXPERTS, "of a model that is not converted yet: format of the routed experts, as for "
+        "`coli convert`", "int4"},
+    {APP_PLAN, APP_OPT_TRUNK, "the same of the dense matrices", "int8"},
     {APP_REPLAY, APP_OPT_LAYERS, "take the first N layers only", "0, all"},
     {APP_REPLAY, APP_OPT_USED, "take the K best experts of each row only", "0, all that were recorded"},
     {APP_REPLAY, APP_OPT_EXPERTS_N, "experts of a layer", "0, one more than the highest that was used"},

@@ -25,7 +25,11 @@ enum {
     APP_HEAT = 1 << 12,
     APP_REPLAY = 1 << 13,
     APP_PLAN = 1 << 14,
-    APP_IMATRIX = 1 << 15,
+    APP_PACK = 1 << 15,
+    APP_UNPACK = 1 << 16,
+    APP_DOCTOR = 1 << 17,
+    APP_REPORT = 1 << 18,
+    APP_IMATRIX = 1 << 19,
     APP_SETTING = 1 << 30 // no command: the options in one argument of `coli bench --compare`
 };
 
@@ -51,6 +55,8 @@ typedef enum app_option_id {
     APP_OPT_RAM_EXPERTS,
     APP_OPT_PIN,
     APP_OPT_NO_PILOT,
+    APP_OPT_HUGE_PAGES,
+    APP_OPT_NO_NUMA,
     APP_OPT_REPLAN,
     APP_OPT_REPLAN_MAX,
     APP_OPT_REPLAN_WITH,
@@ -83,6 +89,7 @@ typedef enum app_option_id {
     APP_OPT_PRESENCE_PENALTY,
     APP_OPT_SEED,
     /* tools */
+    APP_OPT_NO_MEASURE,
     APP_OPT_TOKENIZER,
     APP_OPT_PLAIN,
     APP_OPT_JSONL,
@@ -174,7 +181,8 @@ typedef struct app_settings {
     uint32_t replan_max, replan_with, stream, layer_split;
     app_bytes ram, pin;
     uint32_t ram_experts;
-    bool no_pilot;
+    bool no_pilot, no_numa;
+    const char *huge_pages;
     bool cache_route, route_agree, route_live;
     uint32_t route_j, route_m;
     float route_p, route_alpha;
@@ -189,7 +197,7 @@ typedef struct app_settings {
     float temp, top_p, min_p, rep_penalty, presence_penalty;
     uint64_t seed;
     const char *tokenizer, *template, *experts, *trunk, *group, *recipe, *imatrix, *chat_template;
-    bool plain, jsonl, settings, json;
+    bool plain, jsonl, settings, json, no_measure;
     const char *prompt_file, *ids, *teacher_force, *ppl, *dump_logits;
     bool stop;
     uint32_t prefill, decode, repeat, context, buffer;

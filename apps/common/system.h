@@ -33,6 +33,19 @@ void app_system_end_without_reader(void);
 bool app_system_is_terminal(FILE *stream);
 bool app_system_takes_escapes(FILE *stream);
 
+/* Texts that tell who is at the computer, and which it is: the i-th, homes before names; false behind the
+ * last.  One that is not known, or does not fit, is "". */
+typedef enum app_personal { APP_HOME, APP_USER, APP_HOST } app_personal;
+enum { APP_MAX_NAME = 512 };
+bool app_system_personal(size_t i, app_personal *kind, char *out, size_t cap);
+
+/* The directory below which programs remember things for the person; false: nowhere. */
+bool app_system_state_dir(char *out, size_t cap);
+/* Whether files may be made in a directory. */
+bool app_system_may_write(const char *dir);
+/* Whether what a terminal shows and takes is UTF-8. */
+bool app_system_is_utf8(void);
+
 typedef enum app_path_kind {
     APP_PATH_NONE,
     APP_PATH_FILE,

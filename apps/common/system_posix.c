@@ -4,8 +4,10 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <langinfo.h>
 #include <limits.h>
 #include <locale.h>
+#include <pwd.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -148,4 +150,54 @@ bool app_system_beside_program(const char *relative, char *out, size_t cap)
     const bool fits = clean && (size_t)snprintf(out, cap, "%s", clean) < cap;
     free(clean);
     return fits;
+}
+
+/* ---- who and where ------------------------------------------------------------------------- */
+
+/* "Alice Example,,," is a name, too. */
+static const char *full_name(const struct passwd *who, char *out, size_t cap)
+{
+    if (!who || !who->pw_gecos) return "";
+    snprintf(out, cap, "%.*s", (int)strcspn(who->pw_gecos, ","), who->pw_gecos);
+    return out;
+}
+
+bool app_system_personal(size_t i, app_personal *kind, char *out, size_t cap)
+{
+    static const app_personal kinds[] = {APP_HOME, APP_HOME, APP_USER, APP_USER,
+                                         APP_USER, APP_USER, APP_HOST, APP_HOST};
+    if (i >= sizeof kinds / sizeof *kinds) return false;
+    char host[256] = "", name[256];
+    gethostname(host, sizeof host - 1);
+    const struct passwd *who = getpwuid(getuid());
+    const char *texts[sizeof kinds / sizeof *kinds] = {secure_getenv("HOME"),
+                                                       who ? who->pw_dir : "",
+                                                       secure_getenv("USER"),
+                                                       secure_getenv("LOGNAME"),
+                                                       who ? who->pw_name : "",
+                                                       full_name(who, name, sizeof name),
+                                                       host,
+                                                       host};
+    *kind = kinds[i];
+    if (i == 7) host[strcspn(host, ".")] = 0; // without its domain
+    const bool root = kinds[i] == APP_HOME && texts[i] && strcmp(texts[i], "/") == 0;
+    if (!texts[i] || root || (size_t)snprintf(out, cap, "%s", texts[i]) >= cap) *out = 0;
+    return true;
+}
+
+bool app_system_state_dir(char *out, size_t cap)
+{
+    const char *state = secure_getenv("XDG_STATE_HOME"), *home = secure_getenv("HOME");
+    if (state && state[0] == '/') return (size_t)snprintf(out, cap, "%s", state) < cap;
+    return home && home[0] == '/' && (size_t)snprintf(out, cap, "%s/.local/state", home) < cap;
+}
+
+bool app_system_may_write(const char *dir)
+{
+    return access(dir, W_OK | X_OK) == 0;
+}
+
+bool app_system_is_utf8(void)
+{
+    return strcmp(nl_langinfo(CODESET), "UTF-8") == 0;
 }

@@ -202,3 +202,40 @@ bool app_system_beside_program(const char *relative, char *out, size_t cap)
     free(joined);
     return there && coli__wide_to_utf8(wide.text, out, cap);
 }
+
+/* ---- who and where ------------------------------------------------------------------------- */
+
+bool app_system_personal(size_t i, app_personal *kind, char *out, size_t cap)
+{
+    static const struct {
+        app_personal kind;
+        const char *variable;
+    } all[] = {{APP_HOME, "USERPROFILE"},  {APP_HOME, "HOME"},       {APP_USER, "USERNAME"},
+               {APP_HOST, "COMPUTERNAME"}, {APP_HOST, "USERDOMAIN"}, {APP_HOST, "USERDNSDOMAIN"}};
+    if (i >= sizeof all / sizeof *all) return false;
+    const char *value = app_system_getenv(all[i].variable);
+    *kind = all[i].kind;
+    if (!value || (size_t)snprintf(out, cap, "%s", value) >= cap) *out = 0;
+    return true;
+}
+
+/* The console remembers lines itself. */
+bool app_system_state_dir(char *out, size_t cap)
+{
+    (void)out, (void)cap;
+    return false;
+}
+
+/* Rights of Windows are more than a bit; this one is the common reason. */
+bool app_system_may_write(const char *dir)
+{
+    coli__wide wide;
+    if (!coli__wide_path(dir, &wide)) return false;
+    const DWORD attributes = GetFileAttributesW(wide.text);
+    return attributes != INVALID_FILE_ATTRIBUTES && attributes & FILE_ATTRIBUTE_DIRECTORY;
+}
+
+bool app_system_is_utf8(void)
+{
+    return true; // app_system_start told the console
+}

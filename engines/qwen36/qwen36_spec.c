@@ -66,20 +66,36 @@ static coli_status read_layer_types(const json_t *t, qwen36_dims *d)
         d->full_attention[i] = type && strcmp(type, "full_attention") == 0;
         if (!type || (!d->full_attention[i] && strcmp(type, "linear_attention") != 0))
             return coli__fail(
-                COLI_E_FORMAT,
+                type ? COLI_E_UNSUPPORTED : COLI_E_FORMAT,
                 "%s: layer_types[%u]: expected linear_attention or full_attention, found %s", what,
                 i, type ? type : "something else");
     }
     return COLI_OK;
 }
 
+/* What would change the positions, in the newer spelling or the older. */
+static coli_status check_rope(const json_t *t, const char *key)
+{
+    const json_t *rope = json_object_get(t, key);
+    if (!rope || json_is_null(rope)) return COLI_OK;
+    if (!json_is_object(rope))
+        return coli__fail(COLI_E_FORMAT, "%s: %s: expected an object", what, key);
+    if (json_is_object(json_object_get(rope, "full_attention")) ||
+        json_is_object(json_object_get(rope, "linear_attention")))
+        return coli__fail(COLI_E_UNSUPPORTED,
+                          "%s: %s differs by the type of layer; only one for all is supported",
+                          what, key);
+    COLI_TRY(need_string(rope, "rope_type", "default", NULL));
+    return need_string(rope, "type", "default", NULL);
+}
+
 static coli_status read_rope(const json_t *t, qwen36_dims *d)
 {
+    COLI_TRY(check_rope(t, "rope_parameters"));
+    COLI_TRY(check_rope(t, "rope_scaling")); // older spelling; also beside the newer
     const json_t *rope = json_object_get(t, "rope_parameters");
-    if (!json_is_object(rope)) rope = json_object_get(t, "rope_scaling"); // older spelling
+    if (!json_is_object(rope)) rope = json_object_get(t, "rope_scaling");
     if (!json_is_object(rope)) rope = t;
-    COLI_TRY(need_string(rope, "rope_type", "default", NULL));
-    COLI_TRY(need_string(rope, "type", "default", NULL));
 
     double theta, factor;
     COLI_TRY(coli__json_number_or(what, t, "rope_theta", 1, 1e12, 0, &theta));
@@ -98,10 +114,88 @@ static coli_status read_rope(const json_t *t, qwen36_dims *d)
     return COLI_OK;
 }
 
+/* -- what this engine does not compute --------------------------------------------------------- */
+
+/* A number that changes what is computed unless it is absent or the one that changes nothing. */
+static coli_status need_number(const json_t *t, const char *key, double needed)
+{
+    const json_t *value = json_object_get(t, key);
+    if (!value || json_is_null(value)) return COLI_OK;
+    if (json_is_number(value) && json_number_value(value) == needed) return COLI_OK;
+    if (!json_is_number(value))
+        return coli__fail(COLI_E_FORMAT, "%s: %s: expected a number", what, key);
+    return coli__fail(COLI_E_UNSUPPORTED, "%s: %s is %g; only %g is supported", what, key,
+                      json_number_value(value), needed);
+}
+
+/* A window is switched on by its switch, or, without one, by its width. */
+static coli_status check_window(const json_t *t)
+{
+    bool used;
+    const json_t *width = json_object_get(t, "sliding_window");
+    const bool given = width && !json_is_null(width);
+    COLI_TRY(coli__json_bool_or(what, t, "use_sliding_window", given, &used));
+    if (!used) return COLI_OK;
+    return coli__fail(COLI_E_UNSUPPORTED,
+                      "%s: %s: attention within a sliding window is not supported", what,
+                      given ? "sliding_window" : "use_sliding_window");
+}
+
+/* All layers have routed experts. */
+static coli_status check_dense_layers(const json_t *t)
+{
+    const json_t *dense = json_object_get(t, "mlp_only_layers");
+    if (dense && !json_is_null(dense) && !json_is_array(dense))
+        return coli__fail(COLI_E_FORMAT, "%s: mlp_only_layers: expected a list", what);
+    if (json_array_size(dense) > 0)
+        return coli__fail(COLI_E_UNSUPPORTED,
+                          "%s: mlp_only_layers names %zu; layers without experts are not supported",
+                          what, json_array_size(dense));
+    COLI_TRY(need_number(t, "decoder_sparse_step", 1));
+    return need_number(t, "first_k_dense_replace", 0);
+}
+
+/* Models that were derived from this family set these, and would load and be wrong.  Weights of the
+ * chosen experts are divided by their sum whatever norm_topk_prob says, as in the original. */
+static coli_status check_switches(const json_t *t)
+{
+    static const char *const biases[] = {"attention_bias", "qkv_bias", "mlp_bias", "use_bias"};
+    for (size_t i = 0; i < sizeof biases / sizeof biases[0]; i++)
+        COLI_TRY(need_bool(t, biases[i], false));
+    COLI_TRY(need_bool(t, "attn_output_gate", true));
+    COLI_TRY(need_bool(t, "use_qk_norm", true));
+    COLI_TRY(need_bool(t, "mtp_use_dedicated_embeddings", false));
+    COLI_TRY(need_string(t, "hidden_act", "silu", "swish"));
+    COLI_TRY(need_string(t, "output_gate_type", "swish", "silu"));
+    COLI_TRY(need_string(t, "mamba_ssm_dtype", "float32", NULL));
+    COLI_TRY(need_string(t, "scoring_func", "softmax", NULL));
+    static const struct {
+        const char *key;
+        double needed;
+    } numbers[] = {{"n_group", 1},
+                   {"topk_group", 1},
+                   {"routed_scaling_factor", 1},
+                   {"attn_logit_softcapping", 0},
+                   {"final_logit_softcapping", 0}};
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
+        COLI_TRY(need_number(t, numbers[i].key, numbers[i].needed));
+    COLI_TRY(check_window(t));
+    return check_dense_layers(t);
+}
+
+/* The wrapper's own model_type is what qwen36_claims looked at. */
+static coli_status check_inner_type(const json_t *config, const json_t *t)
+{
+    return t == config ? COLI_OK : need_string(t, "model_type", "qwen3_5_moe_text", NULL);
+}
+
+/* -- the dimensions ---------------------------------------------------------------------------- */
+
 coli_status qwen36_read_dims(const json_t *config, qwen36_dims *d)
 {
     *d = (qwen36_dims){0};
     const json_t *t = text_config(config);
+    COLI_TRY(check_inner_type(config, t));
 
     //                                                         range            35B
     COLI_TRY(coli__json_u32(what, t, "hidden_size", 1, 65536, &d->d_model)); // 2048
@@ -144,13 +238,7 @@ coli_status qwen36_read_dims(const json_t *config, qwen36_dims *d)
 
     COLI_TRY(read_layer_types(t, d));
     COLI_TRY(read_rope(t, d));
-    COLI_TRY(need_bool(t, "attention_bias", false));
-    COLI_TRY(need_bool(t, "attn_output_gate", true));
-    COLI_TRY(need_bool(t, "mtp_use_dedicated_embeddings", false));
-    COLI_TRY(need_string(t, "hidden_act", "silu", "swish"));
-    COLI_TRY(need_string(t, "output_gate_type", "swish", "silu"));
-    COLI_TRY(need_string(t, "mamba_ssm_dtype", "float32", NULL));
-    return COLI_OK;
+    return check_switches(t);
 }
 
 /* -- the tensors ------------------------------------------------------------------------------- */

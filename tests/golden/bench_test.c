@@ -190,7 +190,7 @@ T_TEST(refusals)
         {{"bench", "--isa", "avx"}, "did you mean avx2?"},
         {{"bench", "--temp", "1"}, "it belongs to `coli chat`"},
         {{"synth"}, "too few arguments for synth [options] OUT"},
-        {{"synth", "--like", "qwen", "/nonexistent/x"}, "expected qwen36-35b or hummingbird"},
+        {{"synth", "--like", "qwen", "/nonexistent/x"}, "qwen36-397b or hummingbird"},
         {{"synth", "--skew", "17", "/nonexistent/x"}, "--skew: expected a number from 0 to 16"},
         {{"synth", "--experts", "int5", "/nonexistent/x"}, "int5"},
         {{"synth", "--used", "255", "--experts-n", "9", "/nonexistent/x"}, "is more than"},

@@ -32,7 +32,7 @@ static const usage_case usage_cases[] = {
     {"coli", {"run", "-no-think", "x"}, NULL, 2, "did you mean --no-think?"},
     {"coli", {"run", "--thread=2", "x"}, NULL, 2, "did you mean --threads?"},
     {"coli", {"--tmep", "run"}, NULL, 2, "did you mean --temp?"},
-    {"coli", {"chat", "--group", "32"}, NULL, 2, "hint: it belongs to `coli convert`"},
+    {"coli", {"chat", "--group", "32"}, NULL, 2, "hint: it belongs to `coli plan`, `coli convert`"},
     {"coli",
      {"run", "--temp", "nan", "x"},
      NULL,
@@ -54,7 +54,7 @@ static const usage_case usage_cases[] = {
      {"run", "--isa", "avx", "x"},
      NULL,
      2,
-     "expected scalar, avx2, avxvnni, avx512, neon or i8mm, found \"avx\"\nhint: did you mean "
+     "expected scalar, avx2, avxvnni, avx512, amx, neon or i8mm, found \"avx\"\nhint: did you mean "
      "avx2?"},
     {"coli", {"run", "--no-think=yes", "x"}, NULL, 2, "takes no value"},
     {"coli", {"run", "--system"}, NULL, 2, "--system needs a value"},
@@ -461,9 +461,10 @@ T_TEST(the_manual_is_complete)
     T_BEGIN;
     size_t n;
     char *doc = slurp(DOC, &n);
-    static const char *const topics[] = {"chat",     "run",    "info",  "convert",
-                                         "verify",   "synth",  "bench", "backend",
-                                         "tokenize", "render", "help",  "environment"};
+    static const char *const topics[] = {"chat",  "run",         "info",    "convert",  "verify",
+                                         "synth", "bench",       "backend", "tokenize", "render",
+                                         "help",  "environment", "plan",    "doctor",   "report",
+                                         "pack",  "unpack"};
     int n_option = 0, n_variable = 0;
     char name[80];
     for (size_t i = 0; i <= sizeof topics / sizeof *topics; i++) {

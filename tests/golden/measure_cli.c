@@ -201,6 +201,9 @@ T_TEST(plan_says_what_sits_where)
     EXPECT(o, has(o.out, "\n        0 experts in VRAM\n"
                          "      512 in memory: all the others, mapped\n"));
     EXPECT(o, has(o.out, "a token reads 0.000 MB from VRAM, 3.852 MB from memory, 0.000 MB from"));
+    EXPECT(o, has(o.out, "\n  trunk                          2.228 MB\n"));
+    EXPECT(o, has(o.out, "\nmeasured here\n  memory ") && has(o.out, " GMAC/s\n"));
+    EXPECT(o, has(o.out, "\nexpected, bound by ") && has(o.out, "  a short conversation "));
     EXPECT(o, !*o.err);
     forget(&o);
     o = RUN("coli", "", "plan", MODEL, "--backend", "none", "--vram", "2MB"); // planned for
@@ -232,11 +235,80 @@ T_TEST(plan_warns_when_memory_is_short)
             "--ctx", ctx);
     EXPECT(o, o.code == 0 && !*o.err); // the hint was right
     forget(&o);
-    o = RUN("coli", "", "plan", MODEL, "--backend", "none", "--threads", "2", "--ram", "8MB");
-    EXPECT(o, o.code == 1);
+    o = RUN("coli", "", "plan", MODEL, "--backend", "none", "--threads", "2", "--ram", "8MB",
+            "--no-measure");
+    EXPECT(o, o.code == 1 && !has(o.out, "measured") && !has(o.out, "expected"));
     EXPECT(o, has(o.err, "memory is not enough: one expert of each layer and the rest need 0.0"));
     EXPECT(o, has(o.err, " GB, 0.008 GB may be taken\n"));
     EXPECT(o, has(o.err, "hint: 0.0") && has(o.err, "more of memory or of VRAM hold all"));
+    forget(&o);
+    o = RUN("coli", "", "plan", MODEL, "--backend", "none", "--ram-experts", "20", "--no-measure");
+    EXPECT(o, o.code == 0 && has(o.err, "--ram-experts keeps 20 of 64 experts of each layer"));
+    EXPECT(o, has(o.err, "\nhint: without it all have room\n"));
+    forget(&o);
+}
+
+/* What plan calls not enough, run refuses, too, before it reads anything. */
+T_TEST(run_agrees_with_plan)
+{
+    T_BEGIN;
+    outcome o = RUN("coli", "", "run", "--model", MODEL, "--backend", "none", "--ram", "8MB", "Hi");
+    EXPECT(o, o.code == 1 && !*o.out);
+    EXPECT(o, has(o.err, "memory: 8000000 bytes were allowed; the trunk, a conversation and one "));
+    forget(&o);
+    o = RUN("coli", "", "run", "--model", MODEL, "--backend", "none", "--ram", "24MB", "--json",
+            "--temp", "0", "--no-think", "What is 17 + 25?");
+    EXPECT(o, o.code == 0);
+    json_t *root = json_of(&o), *ram = json_object_get(root, "ram");
+    T_TRUE(json_is_object(ram));
+    T_EQ(json_number_at(ram, "experts_total"), 64);
+    T_TRUE(json_number_at(ram, "experts") > 20 && json_number_at(ram, "experts") < 60);
+    T_TRUE(json_number_at(ram, "hits") + json_number_at(ram, "misses") > 0);
+    T_TRUE(json_number_at(ram, "read_bytes") > 0);
+    json_decref(root);
+    forget(&o);
+    o = RUN("coli", "", "run", "--model", MODEL, "--backend", "none", "--json", "-n", "4",
+            "--no-think", "Hi");
+    root = json_of(&o);
+    T_TRUE(json_is_null(json_object_get(root, "ram"))); // all are mapped
+    json_decref(root);
+    forget(&o);
+}
+
+/* A directory with a config.json alone, as somebody has who thinks about downloading the rest. */
+T_TEST(plan_of_what_is_not_converted)
+{
+    T_BEGIN;
+    const char *dir = scratch_path("unconverted");
+    T_EQ(mkdir(dir, 0700), 0);
+    size_t n;
+    char *config = slurp(MODEL "/config.json", &n), path[160];
+    snprintf(path, sizeof path, "%s/config.json", dir);
+    spill(path, config, n);
+    free(config);
+    outcome o = RUN("coli", "", "plan", dir, "--backend", "none", "--experts", "bf16", "--json",
+                    "--no-measure");
+    EXPECT(o, o.code == 0);
+    json_t *root = json_of(&o);
+    T_TRUE(json_is_true(json_object_get(root, "is_imagined")));
+    T_EQ(json_number_at(root, "expert_bytes"), 3 * 64 * 192 * 2);
+    T_TRUE(json_is_null(json_object_get(root, "measured")));
+    T_TRUE(json_is_null(json_object_get(root, "expected")));
+    json_decref(root);
+    forget(&o);
+    o = RUN("coli", "", "plan", dir, "--backend", "none", "--json");
+    EXPECT(o, o.code == 0);
+    root = json_of(&o);
+    json_t *expected = json_object_get(root, "expected");
+    T_EQ(json_array_size(json_object_get(expected, "tok_s")), 2);
+    T_TRUE(json_is_array(json_object_get(json_object_get(root, "measured"), "ram_gb_s")));
+    json_decref(root);
+    forget(&o);
+    o = RUN("coli", "", "plan", dir, "--experts", "int5");
+    EXPECT(o, o.code == 2 && has(o.err, "--experts: expected int4"));
+    forget(&o);
+    o = RUN("coli", "", "plan", MODEL, "--experts", "int8");
+    EXPECT(o, o.code == 2 && has(o.err, "is a container, which has its formats"));
     forget(&o);
 }
 
@@ -263,6 +335,8 @@ int main(void)
         cmocka_unit_test(run_as_json),
         cmocka_unit_test(plan_says_what_sits_where),
         cmocka_unit_test(plan_warns_when_memory_is_short),
+        cmocka_unit_test(run_agrees_with_plan),
+        cmocka_unit_test(plan_of_what_is_not_converted),
         cmocka_unit_test(plan_refuses_as_run_does),
 #ifdef TEST_FAKE
         cmocka_unit_test(run_as_json_with_a_device),

@@ -273,14 +273,14 @@ static void grids_in(const char *name, int32_t lo, int32_t hi)
     T_TRUE(coli__mat_bytes(fmt, 1, N_IN, &n_bytes, NULL));
     uint8_t *data = coli__alloc64(n_bytes);
     const coli__mat m = {data, 1, N_IN, fmt, fmt.scale_f16 ? -14 : 0};
-    const coli__pack_args args = {.fmt = fmt,
-                                  .w = w,
-                                  .n_row = 1,
-                                  .n_in = N_IN,
-                                  .ld = N_IN,
-                                  .scale_exp = m.scale_exp,
-                                  .grid = scales,
-                                  .out = data};
+    const coli__mat_pack_args args = {.fmt = fmt,
+                                      .w = w,
+                                      .n_row = 1,
+                                      .n_in = N_IN,
+                                      .ld = N_IN,
+                                      .scale_exp = m.scale_exp,
+                                      .grid = scales,
+                                      .out = data};
     T_OK(coli__mat_pack(&args));
     T_OK(coli__mat_check(&m));
     coli__mat_row(&m, 0, back);

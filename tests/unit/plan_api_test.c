@@ -207,6 +207,7 @@ T_TEST(memory_holds_what_was_said)
     T_BEGIN;
     const coli_model_opts enough = without_devices(0);
     const coli_plan_result all = planned(&enough, NULL);
+    uint32_t n_refused = 0;
     for (uint32_t i = 0; i < 80; i++) {
         coli_model_opts o = without_devices(all.trunk_bytes + i / 2 * 1000003);
         const coli_session_opts s = {.struct_size = sizeof s,
@@ -217,6 +218,11 @@ T_TEST(memory_holds_what_was_said)
         if (i % 10 == 9) o.ram_experts = i / 2;
         const coli_plan_result p = planned(&o, &s);
         coli_model *m;
+        if (p.fit == COLI_FIT_NOT) {
+            T_FAILS(coli_model_open(demo, &o, &m), COLI_E_LIMIT, "bytes were allowed");
+            n_refused++;
+            continue;
+        }
         T_OK(coli_model_open(demo, &o, &m));
         coli_store_stats stats = {.struct_size = sizeof stats};
         T_OK(coli_model_get_store_stats(m, &stats));
@@ -224,6 +230,7 @@ T_TEST(memory_holds_what_was_said)
         T_EQ(stats.is_limited, p.n_on_disk > 0);
         if (stats.is_limited) T_EQ(stats.n_slot, p.ram_experts);
     }
+    T_TRUE(n_refused > 5 && n_refused < 60);
 }
 
 static uint64_t run_within(const coli_model_opts *o, const coli_session_opts *opts,
@@ -267,12 +274,174 @@ T_TEST(a_model_runs_in_what_was_allowed)
     }
 }
 
+/* -- models that are not converted ------------------------------------------------------------- */
+
+/* A directory with a config.json and nothing else; free(). */
+static char *config_alone(const char *name, const char *config)
+{
+    char *dir = world_path(world_scratch(), name), *path = world_path(dir, "config.json");
+    T_OK(coli__dir_create(dir));
+    FILE *file = fopen(path, "wb");
+    assert_non_null(file);
+    T_TRUE(fputs(config, file) >= 0);
+    T_EQ(fclose(file), 0);
+    free(path);
+    return dir;
+}
+
+static char *text_of(const char *dir, const char *name) // free()
+{
+    char *path = world_path(dir, name);
+    coli__buf text = {0};
+    T_OK(coli__file_read(path, 1 << 20, &text));
+    free(path);
+    char *copy = strdup(text.data);
+    coli__buf_finish(&text);
+    return copy;
+}
+
+/* What is said of config.json alone is what the container then is. */
+T_TEST(a_config_alone_is_planned_as_its_container)
+{
+    T_BEGIN;
+    static const char *const formats[][2] = {
+        {NULL, NULL}, {"int8", "int4"}, {"bf16", "f32"}, {"int4-g32-f32", "int8-row-f16"}};
+    coli_model_opts o = without_devices(0);
+    o.vram_unit = COLI_VRAM_BYTES;
+    o.vram = 300000;
+    for (size_t i = 0; i < sizeof formats / sizeof *formats; i++) {
+        const coli_synth_opts synth = {.struct_size = sizeof synth,
+                                       .like = "qwen36-122b",
+                                       .n_layer = 4,
+                                       .d_model = 192,
+                                       .d_ff = 48,
+                                       .n_expert = 12,
+                                       .n_vocab = 300,
+                                       .experts = formats[i][0],
+                                       .trunk = formats[i][1]};
+        char *made = world_path(world_scratch(), "made");
+        T_OK(coli_synth(made, &synth));
+        char *config = text_of(made, "config.json"), *alone = config_alone("alone", config);
+        coli_plan_opts opts = {.struct_size = sizeof opts, .model = &o};
+        coli_plan_result a = {.struct_size = sizeof a}, b = {.struct_size = sizeof b};
+        T_OK(coli_plan_make(made, &opts, &a));
+        opts.experts = formats[i][0];
+        opts.trunk = formats[i][1];
+        T_OK(coli_plan_make(alone, &opts, &b));
+        T_TRUE(!a.is_imagined && b.is_imagined);
+        a.is_imagined = true;
+        a.available_bytes = b.available_bytes; // asked for at two moments
+        a.ram_bytes = b.ram_bytes;
+        T_MEM(&a, &b, sizeof a);
+        T_TRUE(b.n_in_vram > 0 && b.trunk_bytes > 0);
+        if (formats[i][0]) // a container has its formats
+            T_FAILS(coli_plan_make(made, &opts, &b), COLI_E_INVALID, "is a container");
+        coli_model *m; // and it is not opened
+        T_FAILS(coli_model_open(alone, &o, &m), COLI_E_NOTFOUND, "model.coli");
+        coli__dir_remove(alone);
+        coli__dir_remove(made);
+        free(alone);
+        free(made);
+        free(config);
+    }
+}
+
+/* The family's sizes, of nothing but their config.json.  Bytes: per 64 weights of int4 34, of int8 66. */
+T_TEST(the_whole_family)
+{
+    T_BEGIN;
+    static const struct {
+        const char *numbers;
+        uint64_t n_expert_param, expert_param, n_layer;
+    } sizes[] = {
+        {"\"hidden_size\": 2048, \"num_hidden_layers\": 40, \"num_attention_heads\": 16,"
+         "\"linear_num_value_heads\": 32, \"num_experts\": 256, \"num_experts_per_tok\": 8,"
+         "\"moe_intermediate_size\": 512, \"shared_expert_intermediate_size\": 512",
+         UINT64_C(40) * 256 * 3 * 2048 * 512, 3 * 2048 * 512, 40},
+        {"\"hidden_size\": 3072, \"num_hidden_layers\": 48, \"num_attention_heads\": 32,"
+         "\"linear_num_value_heads\": 64, \"num_experts\": 256, \"num_experts_per_tok\": 8,"
+         "\"moe_intermediate_size\": 1024, \"shared_expert_intermediate_size\": 1024",
+         UINT64_C(48) * 256 * 3 * 3072 * 1024, 3 * 3072 * 1024, 48},
+        {"\"hidden_size\": 4096, \"num_hidden_layers\": 60, \"num_attention_heads\": 32,"
+         "\"linear_num_value_heads\": 64, \"num_experts\": 512, \"num_experts_per_tok\": 10,"
+         "\"moe_intermediate_size\": 1024, \"shared_expert_intermediate_size\": 1024",
+         UINT64_C(60) * 512 * 3 * 4096 * 1024, 3 * 4096 * 1024, 60}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        char config[1200];
+        snprintf(config, sizeof config,
+                 "{\"model_type\": \"qwen3_5_moe\", \"text_config\": {%s,"
+                 "\"model_type\": \"qwen3_5_moe_text\", \"num_key_value_heads\": 2,"
+                 "\"head_dim\": 256, \"linear_num_key_heads\": 16, \"linear_key_head_dim\": 128,"
+                 "\"linear_value_head_dim\": 128, \"vocab_size\": 248320,"
+                 "\"max_position_embeddings\": 262144, \"rope_parameters\": {\"rope_theta\":"
+                 " 10000000}}}",
+                 sizes[i].numbers);
+        char *dir = config_alone("family", config);
+        const coli_model_opts o = without_devices(UINT64_C(8) << 30);
+        const coli_plan_opts opts = {.struct_size = sizeof opts, .model = &o};
+        coli_plan_result p = {.struct_size = sizeof p};
+        T_OK(coli_plan_make(dir, &opts, &p));
+        T_EQ(p.n_layer, sizes[i].n_layer);
+        T_EQ(p.expert_bytes, sizes[i].expert_param / 64 * 34);
+        T_EQ(p.n_layer * p.n_expert * p.expert_bytes, sizes[i].n_expert_param / 64 * 34);
+        T_TRUE(p.trunk_bytes > 1000000000 && p.trunk_bytes < 12000000000);
+        T_EQ(p.n_ctx, 32768);
+        // a quarter of the layers has 2 keys and 2 values of 256 numbers for a token, in f16
+        T_EQ(p.kv_bytes, p.n_layer / 4 * 2 * 2 * 256 * 2 * UINT64_C(32768));
+        T_EQ(p.fit, i == 2 ? COLI_FIT_NOT : COLI_FIT_READS);
+        coli__dir_remove(dir);
+        free(dir);
+    }
+}
+
+/* Measured speeds are there and lead to a range; those of what nobody needs are not. */
+T_TEST(speeds_are_measured_when_asked_for)
+{
+    T_BEGIN;
+    coli_model_opts o = without_devices(0);
+    coli_plan_opts opts = {.struct_size = sizeof opts, .model = &o, .measure = true};
+    coli_plan_result p = {.struct_size = sizeof p};
+    T_OK(coli_plan_make(demo, &opts, &p));
+    T_TRUE(p.ram_gb_s_min > 0 && p.ram_gb_s_min <= p.ram_gb_s_max);
+    T_TRUE(p.gmac_s_min > 0 && p.gmac_s_min <= p.gmac_s_max);
+    T_TRUE(p.sync_us_min > 0 && p.sample_us_min > 0);
+    T_TRUE(p.disk_gb_s_max == 0 && p.vram_gb_s == 0);
+    T_TRUE(p.tok_s_min > 0 && p.tok_s_min <= p.tok_s_max && p.tok_s_full_max <= p.tok_s_max);
+    o.ram_experts = 20; // some are on the disk
+    T_OK(coli_plan_make(demo, &opts, &p));
+    T_TRUE(p.disk_gb_s_min > 0 && p.disk_ms_max > 0 && p.tok_s_min > 0);
+    o.ram_experts = 0;
+    o.vram_unit = COLI_VRAM_BYTES; // of a device that is not there
+    o.vram = 3000000;
+    T_OK(coli_plan_make(demo, &opts, &p));
+    T_TRUE(p.vram_is_assumed && p.tok_s_max == 0 && p.ram_gb_s_min > 0);
+    o = backend_opts(5000000, false, "");
+    o.vram_unit = COLI_VRAM_BYTES;
+    T_OK(coli_plan_make(demo, &opts, &p));
+    T_TRUE(p.n_device == 1 && p.vram_gb_s > 0 && p.link_gb_s == 0 && p.tok_s_max > 0);
+    opts.measure = false;
+    T_OK(coli_plan_make(demo, &opts, &p));
+    T_TRUE(p.ram_gb_s_max == 0 && p.tok_s_max == 0 && p.sync_us_max == 0);
+}
+
 T_TEST(refusals)
 {
     T_BEGIN;
     coli_plan_result p = {.struct_size = sizeof p};
     coli_model_opts o = without_devices(0);
     T_FAILS(coli_plan(NULL, &o, NULL, &p), COLI_E_INVALID, "NULL");
+    T_FAILS(coli_plan_make(NULL, NULL, &p), COLI_E_INVALID, "NULL");
+    const coli_plan_opts unknown = {.struct_size = sizeof unknown, .experts = "int5"};
+    T_FAILS(coli_plan_make(demo, &unknown, &p), COLI_E_FORMAT, "int5");
+    char *empty = world_path(world_scratch(), "empty");
+    T_OK(coli__dir_create(empty));
+    T_FAILS(coli_plan(empty, &o, NULL, &p), COLI_E_NOTFOUND, "model.coli");
+    coli__dir_remove(empty);
+    free(empty);
+    char *odd = config_alone("odd", "{\"model_type\": \"llama\"}");
+    T_FAILS(coli_plan(odd, &o, NULL, &p), COLI_E_UNSUPPORTED, "llama");
+    coli__dir_remove(odd);
+    free(odd);
     T_FAILS(coli_plan("/nonexistent", &o, NULL, &p), COLI_E_NOTFOUND, "/nonexistent");
     o.backend = "nosuch";
     T_FAILS(coli_plan(demo, &o, NULL, &p), COLI_E_UNSUPPORTED, "nosuch");
@@ -309,7 +478,10 @@ int main(int argc, char **argv)
         cmocka_unit_test(the_fullest_layer_decides),
         cmocka_unit_test(memory_holds_what_was_said),
         cmocka_unit_test(a_model_runs_in_what_was_allowed),
+        cmocka_unit_test(a_config_alone_is_planned_as_its_container),
+        cmocka_unit_test(the_whole_family),
+        cmocka_unit_test(speeds_are_measured_when_asked_for),
         cmocka_unit_test(refusals),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, NULL, world_teardown);
 }

@@ -48,6 +48,31 @@ T_PROP(every_item_once, 60)
     free(t);
 }
 
+static void count_range(void *ctx, uint32_t first, uint32_t end, uint32_t worker)
+{
+    T_LE(first + 1, end);
+    for (uint32_t i = first; i < end; i++) count(ctx, i, worker);
+}
+
+T_PROP(ranges_are_the_items, 60)
+{
+    tally *t = calloc(1, sizeof *t);
+    coli__pool *pool;
+    t->n_worker = t_range(&rng, 1, 6);
+    T_OK(coli__pool_create(t->n_worker, &pool));
+    uint32_t want[N_ITEM] = {0};
+    for (int round = 0; round < 50; round++) {
+        const uint32_t n = t_below(&rng, N_ITEM);
+        const uint64_t n_sync = coli__pool_n_sync(pool);
+        coli__pool_run_ranges(pool, n, count_range, t);
+        T_EQ(coli__pool_n_sync(pool) - n_sync, n > 1);
+        for (uint32_t i = 0; i < n; i++) want[i]++;
+        T_MEM(t->plain, want, sizeof want);
+    }
+    coli__pool_destroy(pool);
+    free(t);
+}
+
 T_TEST(limits)
 {
     T_BEGIN;
@@ -101,8 +126,9 @@ T_TEST(workers_take_no_signals)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(every_item_once), cmocka_unit_test(limits),
-                                       cmocka_unit_test(synchronisations_are_counted),
-                                       cmocka_unit_test(workers_take_no_signals)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_item_once), cmocka_unit_test(ranges_are_the_items),
+        cmocka_unit_test(limits), cmocka_unit_test(synchronisations_are_counted),
+        cmocka_unit_test(workers_take_no_signals)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

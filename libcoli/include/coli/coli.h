@@ -75,10 +75,18 @@ typedef enum coli_replan_with {
     COLI_REPLAN_HOLD = 16   /* a prompt's swaps wait until the link is idle */
 } coli_replan_with;
 
+/* Whether the dense weights are copied into huge pages, where the system has some (docs/memory.md). */
+typedef enum coli_huge {
+    COLI_HUGE_AUTO, /* if they are large, and memory has room for them twice */
+    COLI_HUGE_ON,
+    COLI_HUGE_OFF
+} coli_huge;
+
 typedef struct coli_model_opts {
     uint32_t struct_size;
     uint32_t n_threads; /* compute threads, the caller's included; 0: one per usable processor */
-    /* "scalar", "avx2", "avxvnni", "avx512", "neon", "i8mm"; NULL: the best this processor has */
+    /* "scalar", "avx2", "avxvnni", "avx512", "amx", "neon", "i8mm"; NULL: the best this processor has,
+     * which for "amx" is tried when the first model is opened */
     const char *isa;
     /* Devices.  NULL: a GPU, if a backend finds one that works.  "none": the processor alone.  The
      * name of a backend ("cuda"), or the path of its file: E_UNSUPPORTED with all reasons when it
@@ -107,7 +115,8 @@ typedef struct coli_model_opts {
                              the layers as those of the memory.  E_INVALID when it does not fit */
     /* Memory (docs/memory.md).  Where it is less than the model needs, only some of the routed experts
      * are kept in it, and the others are read from the file when they are used. */
-    uint64_t ram_bytes;   /* that the model may take; 0: what is available */
+    uint64_t ram_bytes;   /* that the model may take, E_LIMIT where it does not do with so little; 0: what
+                             is available, however little that is */
     uint32_t ram_experts; /* or: experts of each layer; 0: as ram_bytes says */
     uint64_t pin_bytes;   /* of these, for the experts that the heat file says are used most, which then
                              stay; 0: the library's choice */
@@ -125,6 +134,8 @@ typedef struct coli_model_opts {
      * of each device, if at least so many of the rows use them; 0: none do; COLI_STREAM_AUTO: those of
      * which it is known to save time. */
     uint32_t stream_rows;
+    bool no_numa;    /* where memory stands in several nodes, leave threads and pages to the system */
+    uint32_t huge_pages; /* coli_huge */
 } coli_model_opts;
 #define COLI_STREAM_AUTO UINT32_MAX
 
@@ -135,7 +146,7 @@ typedef struct coli_model_opts {
  *          handler that was there before.  A program that installs one of its own later, without
  *          calling this one, ends by such a file, as it would have anyway.
  * Errors   E_NOTFOUND, E_FORMAT (a file is malformed: names file and tensor), E_UNSUPPORTED (family
- *          or instruction set), E_NOMEM, E_IO. */
+ *          or instruction set), E_LIMIT (ram_bytes), E_NOMEM, E_IO. */
 COLI_API coli_status coli_model_open(const char *dir, const coli_model_opts *opts,
                                      coli_model **out);
 /* Every session of the model must have been destroyed.  Writes the heat file. */
@@ -663,9 +674,23 @@ COLI_API coli_status coli_convert(const char *src, const char *out, const coli_c
  * settings can be used.  Errors as for coli_model_open, and E_CANCELLED. */
 COLI_API coli_status coli_verify(const char *dir, coli_progress_fn progress, void *user);
 
+/* A container as one file, to send it: a POSIX tar archive with checksums (docs/formats/pack.md).  `file`
+ * must not exist and appears when complete.  The container is verified first, so it is read twice.  The
+ * same container in a directory of the same name gives the same bytes.
+ * Errors   as for coli_verify, and E_EXISTS. */
+COLI_API coli_status coli_pack(const char *dir, const char *file, coli_progress_fn progress,
+                               void *user);
+/* Check every byte of such a file, without unpacking it.  E_NOTFOUND, E_FORMAT or E_UNSUPPORTED (it is
+ * torn, or no pack), E_CANCELLED, E_IO, E_NOMEM. */
+COLI_API coli_status coli_pack_verify(const char *file, coli_progress_fn progress, void *user);
+/* Make the container directory of such a file; everything is checked on the way.  `dir` must not exist and
+ * appears when complete.  Errors as above, and E_EXISTS. */
+COLI_API coli_status coli_unpack(const char *file, const char *dir, coli_progress_fn progress,
+                                 void *user);
+
 typedef struct coli_synth_opts {
     uint32_t struct_size;
-    const char *like; /* "qwen36-35b" or "hummingbird"; NULL: the former */
+    const char *like; /* "qwen36-35b", "qwen36-122b", "qwen36-397b" or "hummingbird"; NULL: the first */
     uint32_t n_layer, d_model, n_expert, n_expert_used, d_ff, n_vocab; /* 0: those of `like` */
     const char *experts, *trunk; /* formats as for coli_convert; NULL: int4, int8 */
     /* 0: every expert has the same chance.  Else the rows of each router have lengths from 1 down
@@ -792,7 +817,8 @@ COLI_API coli_status coli_replay_run(coli_replay *replay, const coli_replay_opts
 typedef enum coli_fit {
     COLI_FIT_ALL,   /* everything is in memory or on devices */
     COLI_FIT_READS, /* some experts are read from the disk while tokens are made */
-    COLI_FIT_NOT    /* not even one expert of each layer has room beside the rest */
+    COLI_FIT_NOT    /* not even one expert of each layer has room beside the rest: opening refuses a
+                       limit that was named, and else the system will swap */
 } coli_fit;
 
 /* Where everything of a model would be.  Experts are counted over all layers. */
@@ -821,7 +847,35 @@ typedef struct coli_plan_result {
     /* What a token reads of weights, if it used all experts alike. */
     uint64_t token_vram_bytes, token_ram_bytes, token_disk_bytes;
     uint64_t vram_trunk_bytes; /* that dense matrices take of devices; they stay in memory, too */
+    bool is_imagined; /* there is no container: what converting the model of config.json would make */
+    /* Parts of token_ram_bytes; and what comes on top: the recurrent part of a conversation, read and
+     * written; its keys and values when the context is full. */
+    uint64_t token_trunk_bytes, token_head_bytes, token_expert_ram_bytes;
+    uint64_t token_state_bytes, token_kv_bytes;
+    /* Measured, least and most of those attempts that are in the middle; 0: not measured.  10^9 bytes per second: memory, as all
+     * threads read a buffer of the model's size; the disk, as it reads experts past the system's cache;
+     * a device, as it multiplies a dense matrix of the model; copying that to it (once).  10^9
+     * multiply-adds per second.  Microseconds: bringing the threads together; drawing a token. */
+    double ram_gb_s_min, ram_gb_s_max, disk_gb_s_min, disk_gb_s_max;
+    double vram_gb_s, link_gb_s;
+    double gmac_s_min, gmac_s_max, sync_us_min, sync_us_max, sample_us_min, sample_us_max;
+    /* Expected, milliseconds of a token while a conversation is short: what memory takes, or multiplying
+     * if that is slower; the disk; devices; threads and drawing. */
+    double ram_ms_min, ram_ms_max, disk_ms_min, disk_ms_max, vram_ms_min, vram_ms_max, other_ms_min,
+        other_ms_max;
+    /* Tokens per second of a short conversation, and of one that fills the context.  All 0 where something
+     * that they need was not measured. */
+    double tok_s_min, tok_s_max, tok_s_full_min, tok_s_full_max;
+    uint32_t bound; /* coli_bound: what takes most of the time */
 } coli_plan_result;
+
+typedef enum coli_bound {
+    COLI_BOUND_MEMORY,
+    COLI_BOUND_COMPUTE,
+    COLI_BOUND_DISK,
+    COLI_BOUND_DEVICE,
+    COLI_BOUND_OTHER
+} coli_bound;
 
 /* Tell where everything would be with these options, without loading anything: the container's tables
  * are read, and devices are asked how much memory they have.  A session of the given kind is counted.
@@ -830,6 +884,20 @@ typedef struct coli_plan_result {
  * Errors   as for coli_model_open and coli_session_create. */
 COLI_API coli_status coli_plan(const char *dir, const coli_model_opts *model,
                                const coli_session_opts *session, coli_plan_result *out);
+
+typedef struct coli_plan_opts {
+    uint32_t struct_size;
+    const coli_model_opts *model;     /* NULL: all defaults */
+    const coli_session_opts *session; /* likewise */
+    /* Where dir has a config.json and no model.coli: the formats it would be converted to, as for
+     * coli_convert; NULL: int4, int8.  E_INVALID for a container, which has its formats. */
+    const char *experts, *trunk;
+    bool measure; /* also how fast this machine is, and what speed to expect; a second or two */
+} coli_plan_opts;
+
+/* The same, also for a model that is not converted yet, and with the expected speed. */
+COLI_API coli_status coli_plan_make(const char *dir, const coli_plan_opts *opts,
+                                    coli_plan_result *out);
 
 /* ---- recording ----------------------------------------------------------------------------- */
 
@@ -914,6 +982,44 @@ COLI_API coli_status coli_machine_get_info(const coli_machine *machine, coli_mac
  * wait meanwhile.  Machines are noisy: measure often and take the median. */
 COLI_API coli_status coli_machine_stream(coli_machine *machine, double *gb_s);
 COLI_API coli_status coli_machine_peak(coli_machine *machine, double *gmac_s);
+
+/* ---- the machine, without a model ------------------------------------------------------------ */
+
+/* How this library was built: "gcc 12.2.0, Release, no asserts". */
+COLI_API const char *coli_build(void);
+
+/* Names of the instruction sets that there are kernels for, of all processors, NULL behind the last; and
+ * whether one can be used here: E_UNSUPPORTED says what is missing, E_INVALID that there is none of that
+ * name.  With isa NULL, *name (which may be NULL) is the best that can be. */
+COLI_API const char *coli_isa_name(size_t i);
+COLI_API coli_status coli_isa_check(const char *isa, const char **name);
+/* Whether this build on this processor rounds as results that are equal everywhere need it: no model can
+ * be opened where it does not. */
+COLI_API bool coli_arithmetic_is_exact(void);
+
+/* What the system says of itself.  Numbers are 0 and texts "" where it does not tell. */
+typedef struct coli_system {
+    uint32_t struct_size;                  /* set by the caller */
+    uint32_t n_processor, n_processor_all; /* that this process may use; that are there */
+    uint64_t cache_bytes;                  /* the largest cache */
+    uint64_t memory_bytes;    /* of the machine */
+    uint64_t free_bytes;      /* that could be taken, but for control groups */
+    uint64_t available_bytes; /* with their limits: what this process can take */
+    uint64_t swap_bytes, swap_free_bytes; /* a file or a disk for what has no room in memory */
+    bool has_groups, has_huge_pages;      /* such a thing exists on this system */
+    char system[96];     /* "Linux 6.1.0-18-amd64 x86_64" */
+    char cpu[64];        /* as the processor calls itself */
+    char huge_pages[16]; /* "always", "madvise", "never" */
+} coli_system;
+COLI_API coli_status coli_system_look(coli_system *out);
+
+typedef struct coli_disk {
+    uint32_t struct_size;      /* set by the caller */
+    bool is_direct;            /* the system's cache was passed; else the speed may be that of memory */
+    double gb_s_min, gb_s_max; /* 10^9 bytes per second, of the slowest and the fastest part */
+} coli_disk;
+/* How fast this file can be read where it is: pieces of 1 MiB at random places, for some half a second. */
+COLI_API coli_status coli_disk_measure(const char *file, coli_disk *out);
 
 /* ---- quality ------------------------------------------------------------------------------- */
 

@@ -1,4 +1,5 @@
-/* cpu.c - how many processors there are for us, what time it is, and the float control register. */
+/* cpu.c - how many processors there are for us, what they may do, what time it is, and the float control
+ * register. */
 #include "threads.h"
 
 #include <stdio.h>
@@ -12,6 +13,9 @@
 #endif
 #if defined(__x86_64__) || defined(_M_X64)
 #include <xmmintrin.h>
+#endif
+#if defined(__linux__) && defined(__x86_64__)
+#include <sys/syscall.h>
 #endif
 
 /* -- processors -------------------------------------------------------------------------------- */
@@ -50,6 +54,18 @@ uint32_t coli__n_processor(void)
 #endif
 #endif
     return n > 0 ? n : 1;
+}
+
+/* Linux saves tiles (8 KiB) only for processes that want them.  Its numbers, from asm/prctl.h and
+ * asm/fpu/types.h, are newer than some systems' headers. */
+bool coli__tiles_permit(void)
+{
+#if defined(__linux__) && defined(__x86_64__)
+    enum { REQ_XCOMP_PERM = 0x1023, XTILEDATA = 18 };
+    return syscall(SYS_arch_prctl, REQ_XCOMP_PERM, XTILEDATA) == 0;
+#else
+    return false;
+#endif
 }
 
 uint64_t coli__clock_ns(void)

@@ -49,6 +49,12 @@ int coli__os_dir_create(const char *path);
 /* fn for each name in a directory but "." and "..", in no order, until it says false. */
 int coli__os_dir_each(const char *path, bool (*fn)(void *ctx, const char *name), void *ctx);
 
+#ifndef _WIN32
+/* A small file of the system's as text, without asking for memory and without a message; false when it is
+ * not there or does not fit. */
+bool coli__os_text(const char *path, char *text, size_t capacity);
+#endif
+
 /* What errno means to our callers, with the path and the system's own words. */
 coli_status coli__fail_errno(const char *path, const char *doing);
 /* coli__sys_calls.rename, its failure put into words; or .replace. */

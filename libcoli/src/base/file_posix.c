@@ -145,6 +145,23 @@ int coli__os_id(int fd, coli__file_id *out)
     return 0;
 }
 
+bool coli__os_text(const char *path, char *text, size_t capacity)
+{
+    const int fd = coli__os_open(path);
+    if (fd < 0) return false;
+    size_t n = 0;
+    ptrdiff_t more = 1;
+    while (n < capacity && more > 0) {
+        do more = read(fd, text + n, capacity - n);
+        while (more < 0 && errno == EINTR);
+        n += more > 0 ? (size_t)more : 0;
+    }
+    close(fd);
+    if (more < 0 || n == capacity) return false;
+    text[n] = 0;
+    return true;
+}
+
 void *coli__os_map(int fd, size_t n_bytes)
 {
     void *data = mmap(NULL, n_bytes, PROT_READ, MAP_PRIVATE, fd, 0);

@@ -16,7 +16,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "file.h"
+#include "file_os.h"
 
 enum { MAX_TEXT = 1 << 16 };
 
@@ -141,6 +141,63 @@ void coli__pages_drop(const void *data, uint64_t n_bytes)
                     end = (uintptr_t)data + (uintptr_t)n_bytes;
     madvise((void *)begin, end - begin, MADV_DONTNEED); // posix_madvise's does nothing on Linux
 }
+
+#if defined(__linux__) && defined(MADV_HUGEPAGE) && defined(MREMAP_FIXED)
+
+enum { HUGE_BYTES = 2 << 20 }; // of x86-64, and of aarch64 with pages of 4 KiB
+
+bool coli__pages_can_be_huge(void)
+{
+    char text[256];
+    return coli__os_text("/sys/kernel/mm/transparent_hugepage/enabled", text, sizeof text) &&
+           !strstr(text, "[never]");
+}
+
+/* Memory of its own at a multiple of a huge page; NULL: there is none. */
+static uint8_t *take_huge(size_t n_bytes)
+{
+    const size_t n_all = n_bytes + HUGE_BYTES;
+    uint8_t *all = mmap(NULL, n_all, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (all == MAP_FAILED) return NULL;
+    const size_t before = (HUGE_BYTES - (uintptr_t)all % HUGE_BYTES) % HUGE_BYTES;
+    if (before > 0) munmap(all, before);
+    munmap(all + before + n_bytes, HUGE_BYTES - before);
+    madvise(all + before, n_bytes, MADV_HUGEPAGE);
+    return all + before;
+}
+
+/* The copy is complete before one call moves it: no moment without the bytes. */
+uint64_t coli__pages_copy_huge(const void *data, uint64_t n_bytes)
+{
+    const uintptr_t from = (uintptr_t)data, to = from + (uintptr_t)n_bytes;
+    const uintptr_t begin = (from + HUGE_BYTES - 1) / HUGE_BYTES * HUGE_BYTES,
+                    end = to / HUGE_BYTES * HUGE_BYTES;
+    if (end <= begin) return 0;
+    const size_t n = end - begin;
+    uint8_t *copy = take_huge(n);
+    if (!copy) return 0;
+    memcpy(copy, (const void *)begin, n);
+    if (mprotect(copy, n, PROT_READ) == 0 &&
+        mremap(copy, n, n, MREMAP_MAYMOVE | MREMAP_FIXED, (void *)begin) != MAP_FAILED)
+        return n;
+    munmap(copy, n);
+    return 0;
+}
+
+#else
+
+bool coli__pages_can_be_huge(void)
+{
+    return false;
+}
+
+uint64_t coli__pages_copy_huge(const void *data, uint64_t n_bytes)
+{
+    (void)data, (void)n_bytes;
+    return 0;
+}
+
+#endif
 
 coli_status coli__pages_take(uint64_t n_bytes, void **out)
 {

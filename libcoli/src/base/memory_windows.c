@@ -35,6 +35,18 @@ void coli__pages_drop(const void *data, uint64_t n_bytes)
     VirtualUnlock((void *)(uintptr_t)data, (size_t)n_bytes);
 }
 
+/* A view of a file cannot be replaced in part. */
+bool coli__pages_can_be_huge(void)
+{
+    return false;
+}
+
+uint64_t coli__pages_copy_huge(const void *data, uint64_t n_bytes)
+{
+    (void)data, (void)n_bytes;
+    return 0;
+}
+
 /* Huge pages need a right that users do not have: ordinary ones do. */
 coli_status coli__pages_take(uint64_t n_bytes, void **out)
 {

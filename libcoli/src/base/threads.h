@@ -9,17 +9,24 @@
 #include <pthread.h>
 
 #include "error.h"
+#include "numa.h"
 
 typedef struct coli__pool coli__pool;
 typedef void (*coli__pool_fn)(void *ctx, uint32_t item, uint32_t worker); // worker < n_worker
 
 /* n_thread counts the caller of coli__pool_run; 0 means one per usable processor, at most 1024. */
 coli_status coli__pool_create(uint32_t n_thread, coli__pool **out);
+/* With its workers dealt out to the nodes; the caller of coli__pool_run is wherever it is. */
+coli_status coli__pool_create_on(uint32_t n_thread, const coli__numa *numa, coli__pool **out);
 void coli__pool_destroy(coli__pool *pool); // joins the workers; NULL is fine
 uint32_t coli__pool_n_worker(const coli__pool *pool);
 
 /* Run fn for every item.  One caller at a time.  No allocation.  n_item <= 1 runs inline. */
 void coli__pool_run(coli__pool *pool, uint32_t n_item, coli__pool_fn fn, void *ctx);
+
+/* The same for neighbouring items at once: [first, end). */
+typedef void (*coli__pool_range_fn)(void *ctx, uint32_t first, uint32_t end, uint32_t worker);
+void coli__pool_run_ranges(coli__pool *pool, uint32_t n_item, coli__pool_range_fn fn, void *ctx);
 
 /* Synchronisations so far: runs of more than one item.  The tests count them per layer. */
 uint64_t coli__pool_n_sync(const coli__pool *pool);
@@ -37,7 +44,7 @@ void coli__pool_clock_start(coli__pool *pool, uint32_t phase); // of the caller,
  *            phase took on the wall */
 void coli__pool_clock_stop(coli__pool *pool, uint64_t ns[COLI_MAX_PHASE],
                            uint64_t wall_ns[COLI_MAX_PHASE]);
-bool coli__pool_clock_is_on(const coli__pool *pool); // from any thread
+bool coli__pool_clock_is_on(const coli__pool *pool);                      // from any thread
 void coli__pool_phase(coli__pool *pool, uint32_t worker, uint32_t phase); // the worker's own thread
 
 /* pthread_create for a thread that takes no signals: those of the host program are for its own. */
@@ -45,6 +52,10 @@ int coli__thread_start(pthread_t *thread, void *(*start)(void *), void *arg);
 
 /* Processors this process may run on (affinity and cgroup quota included), at least 1. */
 uint32_t coli__n_processor(void);
+
+/* Ask the system for the right to use AMX's tiles, for the whole process; false: it refuses or knows
+ * none.  Once is enough, more do no harm.  Signal stacks that are too small for tiles make it refuse. */
+bool coli__tiles_permit(void);
 
 /* Monotonic time. */
 uint64_t coli__clock_ns(void);

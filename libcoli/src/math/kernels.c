@@ -2,12 +2,18 @@
  *
  * x86-64: CPUID says what the processor can do, XGETBV whether the operating system saves the wide
  * registers across a context switch; without the second, the first must not be used.
- * aarch64: the system says both at once. */
+ * aarch64: the system says both at once.
+ *
+ * AMX is there only for a process that asked the system for it (coli__tiles_permit), and nobody has
+ * to take it for the faster one: without a name, it is taken where it wins a race against AVX-512
+ * (kernels_race.h), which is run once. */
 #include "kernels.h"
 
 #include <string.h>
 
+#include "../base/threads.h"
 #include "kernels_impl.h"
+#include "kernels_race.h"
 
 #if defined(__aarch64__) && defined(__linux__)
 #include <sys/auxv.h>
@@ -23,7 +29,7 @@ typedef struct feature {
     uint32_t subleaf;
 } feature;
 
-enum { YMM = 0x06, ZMM = 0xE6 };
+enum { YMM = 0x06, ZMM = 0xE6, TILES = 0x600E6 };
 
 static const feature avx2_needs[] = {{"AVX", 1, 2, 28, YMM, 0},
                                      {"F16C", 1, 2, 29, YMM, 0},
@@ -40,6 +46,10 @@ static const feature avx512_needs[] = {
     {"AVX512DQ", 7, 1, 17, ZMM, 0}, {"AVX512BW", 7, 1, 30, ZMM, 0},
     {"AVX512VL", 7, 1, 31, ZMM, 0}, {"AVX512_VNNI", 7, 2, 11, ZMM, 0},
     {NULL, 0, 0, 0, 0, 0}};
+#ifdef COLI_AMX // besides those of AVX-512
+static const feature amx_needs[] = {
+    {"AMX_TILE", 7, 3, 24, TILES, 0}, {"AMX_INT8", 7, 3, 25, TILES, 0}, {NULL, 0, 0, 0, 0, 0}};
+#endif
 
 static uint32_t enabled_state(void) // XCR0, 0 when it cannot be read
 {
@@ -60,11 +70,38 @@ static const char *missing(const feature *need)
             !(r[need->reg] >> need->bit & 1u))
             return need->name;
         if ((state & need->xcr0) != need->xcr0)
-            return need->xcr0 == ZMM ? "support for 512-bit registers by the system"
-                                     : "support for 256-bit registers by the system";
+            return need->xcr0 == TILES ? "support for tiles by the system"
+                   : need->xcr0 == ZMM ? "support for 512-bit registers by the system"
+                                       : "support for 256-bit registers by the system";
     }
     return NULL;
 }
+
+#ifdef COLI_AMX
+static const char *missing_for_tiles(void)
+{
+    const char *what = missing(avx512_needs);
+    if (!what) what = missing(amx_needs);
+    if (!what && !coli__tiles_permit()) what = "permission of the system to use tiles";
+    return what;
+}
+
+/* The system is asked, and the race run, by those only who want to know. */
+static pthread_once_t race_once = PTHREAD_ONCE_INIT;
+static bool tiles_win;
+static void race_tiles(void)
+{
+    tiles_win = !missing_for_tiles() &&
+                coli__kernels_race(&coli__kernels_amx, &coli__kernels_avx512, COLI__AMX_MIN_ROWS);
+}
+
+static const char *missing_amx(const char *isa)
+{
+    if (isa) return strcmp(isa, "amx") == 0 ? missing_for_tiles() : NULL;
+    pthread_once(&race_once, race_tiles);
+    return tiles_win ? NULL : "advantage over avx512";
+}
+#endif
 
 #elif defined(__aarch64__)
 
@@ -94,7 +131,7 @@ static const char *missing(const feature *need)
 #endif
 
 const char *const coli__kernels_names[] = {"scalar", "avx2", "avxvnni", "avx512",
-                                           "neon",   "i8mm", NULL};
+                                           "amx",    "neon", "i8mm",    NULL};
 
 typedef struct entry {
     const coli__kernels *table;
@@ -105,6 +142,9 @@ coli_status coli__kernels_get(const char *isa, const coli__kernels **out)
 {
     const entry entries[] = { // best first
 #if defined(__x86_64__)
+#ifdef COLI_AMX
+        {&coli__kernels_amx, missing_amx(isa)},
+#endif
         {&coli__kernels_avx512, missing(avx512_needs)},
         {&coli__kernels_avxvnni, missing(avxvnni_needs)},
         {&coli__kernels_avx2, missing(avx2_needs)},
@@ -126,10 +166,12 @@ coli_status coli__kernels_get(const char *isa, const coli__kernels **out)
     }
     for (size_t i = 0; coli__kernels_names[i]; i++)
         if (strcmp(isa, coli__kernels_names[i]) == 0)
-            return coli__fail(COLI_E_UNSUPPORTED, "instruction set %s: not an %s processor", isa,
-                              strncmp(isa, "avx", 3) == 0 ? "x86-64" : "aarch64");
+            return coli__fail(COLI_E_UNSUPPORTED, "instruction set %s: not an %s", isa,
+                              strncmp(isa, "avx", 3) == 0 ? "x86-64 processor"
+                              : strcmp(isa, "amx") == 0   ? "x86-64 processor under Linux"
+                                                          : "aarch64 processor");
     return coli__fail(COLI_E_INVALID,
-                      "instruction set \"%.31s\": expected scalar, avx2, avxvnni, avx512, neon or "
-                      "i8mm",
+                      "instruction set \"%.31s\": expected scalar, avx2, avxvnni, avx512, amx, "
+                      "neon or i8mm",
                       isa);
 }

@@ -24,7 +24,7 @@ typedef struct coli__matmul_args {
     uint32_t n_row;                  // activation rows to multiply; 0 is fine
     uint32_t panel_begin, panel_end; // panels of 16 outputs
     const uint8_t
-        *next; // a panel that will be multiplied soon after, fetched meanwhile; may be NULL
+        *next; // panels like these that are multiplied soon after, fetched meanwhile; or NULL
     float *y;  // y[i*ldy + o - 16*panel_begin] for o < min(16*panel_end, n_out)
     size_t ldy;
 } coli__matmul_args;

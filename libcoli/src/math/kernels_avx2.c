@@ -65,10 +65,12 @@ INLINE void add_int8(const row_block *x, uint64_t first, const uint8_t *chunk, c
     }
 }
 
-/* v[r] = what group g adds to the sixteen outputs, for R rows. */
-INLINE void group_values(const row_block *x, uint64_t g, const uint8_t *codes, lanes scale,
-                         const bool is4, const uint32_t group, const uint32_t R, lanes *v)
+/* v[r] = what group g adds to the sixteen outputs of one panel, for R rows. */
+INLINE void group_values(const row_block *x, uint64_t g, const uint8_t *codes, uint64_t step,
+                         const lanes *scale, const bool is4, const uint32_t group, const uint32_t R,
+                         const uint32_t P, lanes *v)
 {
+    (void)step, (void)P; // one panel: P is 1
     __m256i s[ROWS_MAX][2];
     for (uint32_t r = 0; r < R; r++)
         s[r][0] = s[r][1] = _mm256_set1_epi32(is4 ? x->sum[r][g] * -8 : 0);
@@ -78,7 +80,7 @@ INLINE void group_values(const row_block *x, uint64_t g, const uint8_t *codes, l
         for (uint32_t c = 0; c < group; c += 4) add_int8(x, g * group + c, codes + 16 * c, R, s);
     for (uint32_t r = 0; r < R; r++)
         for (uint32_t h = 0; h < 2; h++)
-            v[r].v[h] = (vf)_mm256_cvtepi32_ps(s[r][h]) * (scale.v[h] * x->d[r][g]);
+            v[r].v[h] = (vf)_mm256_cvtepi32_ps(s[r][h]) * (scale->v[h] * x->d[r][g]);
 }
 
 #include "kernels_quant.inc.h"

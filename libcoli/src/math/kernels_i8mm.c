@@ -56,12 +56,13 @@ INLINE void add_eight_columns(pair_sums *sums, const row_block *x, uint64_t firs
     }
 }
 
-INLINE void group_values(const row_block *x, uint64_t g, const uint8_t *codes, lanes scale,
-                         const bool is4, const uint32_t group, const uint32_t R, lanes *v)
+INLINE void group_values(const row_block *x, uint64_t g, const uint8_t *codes, uint64_t step,
+                         const lanes *scale, const bool is4, const uint32_t group, const uint32_t R,
+                         const uint32_t P, lanes *v)
 {
-    if (R == 1) {
-        dot4_values(x, g, codes, scale, is4, group, R, v);
-        return;
+    if (R % 2) { // the last row has no other
+        const row_block last = {.q = {x->q[R - 1]}, .d = {x->d[R - 1]}, .sum = {x->sum[R - 1]}};
+        dot4_values(&last, g, codes, step, scale, is4, group, 1, P, v + R - 1);
     }
     pair_sums sums[ROWS_MAX / 2];
     for (uint32_t p = 0; p < R / 2; p++) {
@@ -72,11 +73,11 @@ INLINE void group_values(const row_block *x, uint64_t g, const uint8_t *codes, l
     }
     for (uint32_t c = 0; c < group; c += 8)
         add_eight_columns(sums, x, g * group + c, codes + (is4 ? 8 : 16) * c, is4, R / 2);
-    for (uint32_t r = 0; r < R; r++)
+    for (uint32_t r = 0; r < R / 2 * 2; r++)
         for (uint32_t i = 0; i < NV; i++) {
             const int32x4_t *s = sums[r / 2].s[i];
             const vi row = (vi)(r % 2 == 0 ? vuzp1q_s32(s[0], s[1]) : vuzp2q_s32(s[0], s[1]));
-            v[r].v[i] = __builtin_convertvector(row, vf) * (scale.v[i] * x->d[r][g]);
+            v[r].v[i] = __builtin_convertvector(row, vf) * (scale->v[i] * x->d[r][g]);
         }
 }
 

@@ -64,9 +64,10 @@ static inline float coli__inverse_of(uint32_t n)
 }
 
 /* A table of the functions that each kernel file defines under these names. */
-#define COLI_KERNEL_TABLE(isa)                                                                     \
+#define COLI_KERNEL_TABLE(isa) COLI_KERNEL_TABLE_WITH(isa, matmul)
+#define COLI_KERNEL_TABLE_WITH(isa, its_matmul)                                                    \
     {                                                                                              \
-        .name = isa, .quantise = quantise, .matmul = matmul, .dot = dot, .axpy = axpy,             \
+        .name = isa, .quantise = quantise, .matmul = its_matmul, .dot = dot, .axpy = axpy,         \
         .rmsnorm = rmsnorm, .l2norm = l2norm, .silu_mul = silu_mul, .sigmoid_mul = sigmoid_mul,    \
         .softmax_sum = softmax_sum, .narrow = narrow, .attend = attend, .conv_silu = conv_silu,    \
         .deltanet = deltanet                                                                       \
@@ -77,9 +78,15 @@ extern const coli__kernels coli__kernels_scalar;
 extern const coli__kernels coli__kernels_avx2;
 extern const coli__kernels coli__kernels_avxvnni;
 extern const coli__kernels coli__kernels_avx512;
+extern const coli__kernels coli__kernels_amx; // with COLI_AMX, as the next two
 #elif defined(__aarch64__)
 extern const coli__kernels coli__kernels_neon;
 extern const coli__kernels coli__kernels_i8mm;
 #endif
+
+/* kernels_amx.c: the function that this table has of its own, and what it can do at best. */
+void coli__amx_matmul(const coli__matmul_args *a);
+uint64_t coli__amx_peak(uint32_t n_round, uint64_t *sink); // as coli__peak.run
+enum { COLI__AMX_MIN_ROWS = 8 };                           // it multiplies no fewer by tiles
 
 #endif

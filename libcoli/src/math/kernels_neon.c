@@ -29,10 +29,11 @@ INLINE vi dot4(vi sums, vb w, const int8_t *q, const uint32_t k)
 
 #include "kernels_dot4.inc.h"
 
-INLINE void group_values(const row_block *x, uint64_t g, const uint8_t *codes, lanes scale,
-                         const bool is4, const uint32_t group, const uint32_t R, lanes *v)
+INLINE void group_values(const row_block *x, uint64_t g, const uint8_t *codes, uint64_t step,
+                         const lanes *scale, const bool is4, const uint32_t group, const uint32_t R,
+                         const uint32_t P, lanes *v)
 {
-    dot4_values(x, g, codes, scale, is4, group, R, v);
+    dot4_values(x, g, codes, step, scale, is4, group, R, P, v);
 }
 
 #include "kernels_quant.inc.h"

@@ -1,13 +1,15 @@
 /* kernels_quant.inc.h - quantised products of a vector table: panels, scales, the tree.
  *
- * The including file has defined group_values for its instruction set: what one group adds to a
- * panel's outputs, for R rows.
+ * The including file has defined group_values for its instruction set: what one group adds to the
+ * outputs of P panels, for R rows; and PANELS_MAX and ROWS_MAX, the largest P and R.
  *
  * One output is one lane throughout, so the tree of coli/exact.h needs no horizontal step: it is a
  * counter of partial sums, one array of lanes per level.  Its lowest level stays in registers:
  * groups are taken in pairs, and the pairs are counted. */
 
 enum { LEVELS = 27 }; // 2^32 columns in pairs of groups of 32
+enum { FETCH_AHEAD = 8192 };
+enum { MANY_ROWS = 5 }; // fewer wait for memory, and gain nothing by two panels at once
 
 INLINE lanes scales_of(const uint8_t *p, const bool is_f16, float pow2)
 {
@@ -29,18 +31,27 @@ INLINE lanes lanes_add(lanes a, lanes b)
 
 INLINE void fetch(const uint8_t *p, uint64_t n_bytes)
 {
-    for (uint64_t i = 0; i < n_bytes; i += 64) __builtin_prefetch(p + i, 0, 2);
+    for (uint64_t i = 0; i < n_bytes; i += 64) __builtin_prefetch(p + i);
 }
 
-/* R activation rows times one panel; meanwhile the bytes at `ahead`, the next panel, are fetched. */
+/* The scales of P panels. */
+INLINE void load_scales(const uint8_t *at, uint64_t step, const bool is_f16, float pow2, const uint32_t P,
+                        lanes *scale)
+{
+    for (uint32_t p = 0; p < P; p++) scale[p] = scales_of(at + p * step, is_f16, pow2);
+}
+
+/* R activation rows times P panels; meanwhile the bytes at `ahead`, panels too, are fetched. */
 INLINE void panel_block(const coli__matmul_args *a, const coli__layout *l, uint32_t panel,
                         uint32_t i0, const uint8_t *ahead, const bool is4, const uint32_t group,
-                        const uint32_t R)
+                        const uint32_t R, const uint32_t P)
 {
     const coli__wfmt fmt = a->w->fmt;
     const float pow2 = coli_pow2(a->w->scale_exp);
-    const uint8_t *base = a->w->data + panel * l->panel_bytes;
+    const uint64_t step = l->panel_bytes;
+    const uint8_t *base = a->w->data + panel * step;
     const uint8_t *at = base + l->first_group;
+    const uint32_t n = P * R; // of panel p and row r at p*R + r
     row_block x;
     for (uint32_t r = 0; r < R; r++) {
         const uint64_t first = source_row(a, i0 + r) * l->n_group;
@@ -48,60 +59,105 @@ INLINE void panel_block(const coli__matmul_args *a, const coli__layout *l, uint3
         x.d[r] = a->xq->d + first;
         x.sum[r] = a->xq->sum + first;
     }
-    lanes scale = {0}, v[ROWS_MAX], w[ROWS_MAX], level[LEVELS][ROWS_MAX];
-    if (fmt.per_row) scale = scales_of(base, fmt.scale_f16, pow2);
+    lanes scale[PANELS_MAX] = {0}, v[PANELS_MAX * ROWS_MAX], w[PANELS_MAX * ROWS_MAX];
+    lanes level[LEVELS][PANELS_MAX * ROWS_MAX];
+    if (fmt.per_row) load_scales(base, step, fmt.scale_f16, pow2, P, scale);
 
     uint64_t g = 0;
     for (; g + 2 <= l->n_group; g += 2) {
-        if (ahead) fetch(ahead + (at - base), 2 * l->group_bytes);
-        if (!fmt.per_row) scale = scales_of(at, fmt.scale_f16, pow2);
-        group_values(&x, g, at + l->code_offset, scale, is4, group, R, v);
+        for (uint32_t p = 0; ahead && p < P; p++)
+            fetch(ahead + p * step + (at - base), 2 * l->group_bytes);
+        if (!fmt.per_row) load_scales(at, step, fmt.scale_f16, pow2, P, scale);
+        group_values(&x, g, at + l->code_offset, step, scale, is4, group, R, P, v);
         at += l->group_bytes;
-        if (!fmt.per_row) scale = scales_of(at, fmt.scale_f16, pow2);
-        group_values(&x, g + 1, at + l->code_offset, scale, is4, group, R, w);
+        if (!fmt.per_row) load_scales(at, step, fmt.scale_f16, pow2, P, scale);
+        group_values(&x, g + 1, at + l->code_offset, step, scale, is4, group, R, P, w);
         at += l->group_bytes;
-        for (uint32_t r = 0; r < R; r++) v[r] = lanes_add(v[r], w[r]);
-        uint32_t i = 0;
-        for (; g / 2 >> i & 1; i++)
-            for (uint32_t r = 0; r < R; r++) v[r] = lanes_add(level[i][r], v[r]);
-        for (uint32_t r = 0; r < R; r++) level[i][r] = v[r];
+        for (uint32_t i = 0; i < n; i++) v[i] = lanes_add(v[i], w[i]);
+        uint32_t k = 0;
+        for (; g / 2 >> k & 1; k++)
+            for (uint32_t i = 0; i < n; i++) v[i] = lanes_add(level[k][i], v[i]);
+        for (uint32_t i = 0; i < n; i++) level[k][i] = v[i];
     }
-    lanes y[ROWS_MAX] = {0};
+    lanes y[PANELS_MAX * ROWS_MAX] = {0};
     if (g < l->n_group) {
-        if (!fmt.per_row) scale = scales_of(at, fmt.scale_f16, pow2);
-        group_values(&x, g, at + l->code_offset, scale, is4, group, R, v);
-        for (uint32_t r = 0; r < R; r++) y[r] = lanes_add(v[r], y[r]);
+        if (!fmt.per_row) load_scales(at, step, fmt.scale_f16, pow2, P, scale);
+        group_values(&x, g, at + l->code_offset, step, scale, is4, group, R, P, v);
+        for (uint32_t i = 0; i < n; i++) y[i] = lanes_add(v[i], y[i]);
     }
-    for (uint32_t i = 0; g / 2 >> i != 0; i++)
-        if (g / 2 >> i & 1)
-            for (uint32_t r = 0; r < R; r++) y[r] = lanes_add(level[i][r], y[r]);
+    for (uint32_t k = 0; g / 2 >> k != 0; k++)
+        if (g / 2 >> k & 1)
+            for (uint32_t i = 0; i < n; i++) y[i] = lanes_add(level[k][i], y[i]);
 
-    const uint32_t o = panel * COLI_PANEL, n_left = a->w->n_out - o;
-    float *out = a->y + i0 * a->ldy + (o - COLI_PANEL * a->panel_begin);
-    for (uint32_t r = 0; r < R; r++)
-        memcpy(out + r * a->ldy, &y[r], (n_left < COLI_PANEL ? n_left : COLI_PANEL) * sizeof *out);
+    for (uint32_t p = 0; p < P; p++) {
+        const uint32_t o = (panel + p) * COLI_PANEL, n_left = a->w->n_out - o;
+        float *out = a->y + i0 * a->ldy + (o - COLI_PANEL * a->panel_begin);
+        for (uint32_t r = 0; r < R; r++)
+            memcpy(out + r * a->ldy, &y[p * R + r],
+                   (n_left < COLI_PANEL ? n_left : COLI_PANEL) * sizeof *out);
+    }
 }
 
-/* Rows are the inner loop: a panel is read from memory once and stays in the nearest cache. */
+/* The same for n_row rows, which becomes a constant.  Blocks of MANY_ROWS rows or more have at least four:
+ * for fewer, P is 1. */
+INLINE void rows_block(const coli__matmul_args *a, const coli__layout *l, uint32_t panel,
+                       uint32_t i0, const uint8_t *ahead, const bool is4, const uint32_t group,
+                       uint32_t n_row, const uint32_t P)
+{
+    _Static_assert(ROWS_MAX == 4 || ROWS_MAX == 8, "the cases below");
+    switch (n_row) {
+    case 1:
+        panel_block(a, l, panel, i0, ahead, is4, group, 1, 1);
+        break;
+    case 2:
+        panel_block(a, l, panel, i0, ahead, is4, group, 2, 1);
+        break;
+    case 3:
+        panel_block(a, l, panel, i0, ahead, is4, group, 3, 1);
+        break;
+    case 4:
+        panel_block(a, l, panel, i0, ahead, is4, group, 4, P);
+        break;
+#if ROWS_MAX == 8
+    case 5:
+        panel_block(a, l, panel, i0, ahead, is4, group, 5, P);
+        break;
+    case 6:
+        panel_block(a, l, panel, i0, ahead, is4, group, 6, P);
+        break;
+    case 7:
+        panel_block(a, l, panel, i0, ahead, is4, group, 7, P);
+        break;
+    case 8:
+        panel_block(a, l, panel, i0, ahead, is4, group, 8, P);
+        break;
+#endif
+    }
+}
+
+/* Rows are the inner loop: a panel is read from memory once and stays in the nearest cache.  Meanwhile
+ * another is fetched, FETCH_AHEAD bytes away or more: nearer, it is still on its way when it is needed. */
 INLINE void matmul_quant(const coli__matmul_args *a, const bool is4, const uint32_t group)
 {
     const coli__layout l = coli__layout_of(a->w->fmt, a->w->n_in);
-    for (uint32_t p = a->panel_begin; p < a->panel_end; p++) {
-        const uint8_t *next = p + 1 < a->panel_end ? a->w->data + (p + 1) * l.panel_bytes : a->next;
-        uint32_t i = 0;
-        for (; i + ROWS_MAX <= a->n_row; i += ROWS_MAX, next = NULL)
-            panel_block(a, &l, p, i, next, is4, group, ROWS_MAX);
-        if (ROWS_MAX > 4 && i + 4 <= a->n_row) {
-            panel_block(a, &l, p, i, next, is4, group, 4);
-            i += 4;
-            next = NULL;
+    const uint32_t far = (uint32_t)((FETCH_AHEAD + l.panel_bytes - 1) / l.panel_bytes);
+    for (uint32_t p = a->panel_begin, P; p < a->panel_end; p += P) {
+        const uint32_t n_left = a->panel_end - p;
+        P = PANELS_MAX == 2 && a->n_row >= MANY_ROWS && n_left >= 2 ? 2 : 1;
+        const uint32_t n_ahead = far > P ? far : P;
+        const uint8_t *next = NULL;
+        if (n_ahead < n_left)
+            next = a->w->data + (p + n_ahead) * l.panel_bytes;
+        else if (a->next)
+            next = a->next + (n_ahead - n_left) * l.panel_bytes;
+        for (uint32_t i = 0, n; i < a->n_row; i += n, next = NULL) {
+            const uint32_t left = a->n_row - i, n_block = (left + ROWS_MAX - 1) / ROWS_MAX;
+            n = (left + n_block - 1) / n_block; // blocks of about the same size
+            if (P == 2)
+                rows_block(a, &l, p, i, next, is4, group, n, PANELS_MAX);
+            else
+                rows_block(a, &l, p, i, next, is4, group, n, 1);
         }
-        if (i + 2 <= a->n_row) {
-            panel_block(a, &l, p, i, next, is4, group, 2);
-            i += 2;
-            next = NULL;
-        }
-        if (i < a->n_row) panel_block(a, &l, p, i, next, is4, group, 1);
     }
 }
 

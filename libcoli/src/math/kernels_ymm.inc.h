@@ -4,6 +4,7 @@
 #define VW       8
 #define WIDEN(p) ((vf)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)(p))))
 #define ROWS_MAX 4 // so that their sums stay in registers
+#define PANELS_MAX 1
 #include "kernels_float.inc.h"
 
 INLINE __m256i four_columns(const int8_t *q)

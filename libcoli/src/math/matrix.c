@@ -162,7 +162,7 @@ static double length2(const float *w, uint32_t n)
     return sum;
 }
 
-static coli_status pack_float(const coli__pack_args *a)
+static coli_status pack_float(const coli__mat_pack_args *a)
 {
     const uint64_t row_bytes = coli__float_row_bytes(a->fmt, a->n_in);
     coli__pack_error error = {.n = (uint64_t)a->n_row * a->n_in};
@@ -223,7 +223,7 @@ static float largest_of(coli__wfmt fmt, int32_t scale_exp)
     return scale * coli__codes_of(fmt).hi;
 }
 
-static coli_status check_fits(const coli__pack_args *a, uint32_t r, uint32_t begin, uint32_t n)
+static coli_status check_fits(const coli__mat_pack_args *a, uint32_t r, uint32_t begin, uint32_t n)
 {
     const float *w = a->w + r * a->ld + begin, largest = largest_of(a->fmt, a->scale_exp);
     float amax = 0;
@@ -236,7 +236,7 @@ static coli_status check_fits(const coli__pack_args *a, uint32_t r, uint32_t beg
 
 /* The grid's own scale where it serves, else the best.  A grid may have int8's -128, which kernels read
  * like any other code, but which what we round never needs. */
-static float choose_scale(const coli__pack_args *a, coli__group *g, uint32_t r, uint32_t begin)
+static float choose_scale(const coli__mat_pack_args *a, coli__group *g, uint32_t r, uint32_t begin)
 {
     const coli__codes codes = g->codes;
     if (a->grid) {
@@ -249,7 +249,7 @@ static float choose_scale(const coli__pack_args *a, coli__group *g, uint32_t r, 
 }
 
 /* One row of a panel: all its groups share a scale, or each has its own. */
-static coli_status pack_row(const coli__pack_args *a, const coli__layout *l, uint32_t r)
+static coli_status pack_row(const coli__mat_pack_args *a, const coli__layout *l, uint32_t r)
 {
     const coli__wfmt fmt = a->fmt;
     const uint32_t span = fmt.per_row ? a->n_in : fmt.group;
@@ -274,7 +274,7 @@ static coli_status pack_row(const coli__pack_args *a, const coli__layout *l, uin
     return COLI_OK;
 }
 
-coli_status coli__mat_pack(const coli__pack_args *a)
+coli_status coli__mat_pack(const coli__mat_pack_args *a)
 {
     COLI_TRY(check_finite(a->w, a->n_row, a->n_in, a->ld));
     if (!coli__wfmt_is_quant(a->fmt)) return pack_float(a);
@@ -289,13 +289,13 @@ coli_status coli__mat_pack(const coli__pack_args *a)
 coli_status coli__mat_pack_panel(coli__wfmt fmt, const float *w, uint32_t n_row, uint32_t n_in,
                                  size_t ld, int32_t scale_exp, uint8_t *out)
 {
-    const coli__pack_args args = {.fmt = fmt,
-                                  .w = w,
-                                  .n_row = n_row,
-                                  .n_in = n_in,
-                                  .ld = ld,
-                                  .scale_exp = scale_exp,
-                                  .out = out};
+    const coli__mat_pack_args args = {.fmt = fmt,
+                                      .w = w,
+                                      .n_row = n_row,
+                                      .n_in = n_in,
+                                      .ld = ld,
+                                      .scale_exp = scale_exp,
+                                      .out = out};
     return coli__mat_pack(&args);
 }
 

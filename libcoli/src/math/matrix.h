@@ -89,7 +89,7 @@ static inline void coli__pack_error_add(coli__pack_error *sum, const coli__pack_
     sum->plain_weighed2 += e->plain_weighed2;
 }
 
-typedef struct coli__pack_args {
+typedef struct coli__mat_pack_args {
     coli__wfmt fmt;
     const float *w;       // (n_row, n_in), row stride ld; finite and small enough for the format
     uint32_t n_row, n_in; // 1 <= n_row <= 16
@@ -101,7 +101,7 @@ typedef struct coli__pack_args {
     const float *importance; // (n_in) how much a column's squared error counts; NULL: all alike
     coli__pack_error *error; // what was done is added to it; NULL: nobody asks
     uint8_t *out;            // panel_bytes, every byte is written
-} coli__pack_args;
+} coli__mat_pack_args;
 
 /* Quantise or copy up to 16 rows into one panel.  Half to even to -8..7 (int4) or -127..127 (int8;
  * -128, too, where it is on the grid).
@@ -109,7 +109,7 @@ typedef struct coli__pack_args {
  * which it is stored, and never has more than amax/7 (or amax/127); where the format holds the
  * codes of a group of the grid and its scale, it is that one.  E_NUMERIC with row and column for a
  * weight that is not finite or too large. */
-coli_status coli__mat_pack(const coli__pack_args *args);
+coli_status coli__mat_pack(const coli__mat_pack_args *args);
 /* The same, with nothing known and nothing asked. */
 coli_status coli__mat_pack_panel(coli__wfmt fmt, const float *w, uint32_t n_row, uint32_t n_in,
                                  size_t ld, int32_t scale_exp, uint8_t *out);

@@ -8,6 +8,8 @@
 
 #include <string.h>
 
+#include "kernels_impl.h"
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 
@@ -54,6 +56,9 @@ __attribute__((target("avx2"))) static uint64_t maddubs(uint32_t n_round, uint64
 }
 
 static const coli__peak peaks[] = {
+#ifdef COLI_AMX
+    {"amx", "tdpbssd on tiles", coli__amx_peak},
+#endif
     {"avx512", "vpdpbusd on registers", dpbusd},
     {"avx2", "vpmaddubsw on registers", maddubs},
 };

@@ -25,6 +25,7 @@ struct coli__container {
     coli__ct_table table; // points into map
     json_t *config;
     char template[16];
+    uint8_t *zeros; // NULL unless it is imagined: what all pointers lead to
 };
 
 static const char *const templates[] = {"3.6", "3.5"};
@@ -165,6 +166,7 @@ void coli__container_close(coli__container *c)
     json_decref(c->config);
     coli__ct_table_finish(&c->table);
     coli__map_close(&c->map);
+    coli__free_aligned(c->zeros);
     coli__free(c->path);
     coli__free(c->dir);
     coli__free(c);
@@ -177,6 +179,93 @@ coli_status coli__container_check_whole(const coli__container *c)
                       "%s: became shorter, or could not be read, while it was in use: it "
                       "has to be opened again",
                       c->path);
+}
+
+/* -- imagine ----------------------------------------------------------------------------------- */
+
+static coli__wfmt imagined_format(coli__role role, coli__wfmt trunk)
+{
+    if (role == COLI_ROLE_TRUNK || role == COLI_ROLE_EMBED) return trunk;
+    return (coli__wfmt){.type = role == COLI_ROLE_PRECISE ? COLI_W_BF16 : COLI_W_F32};
+}
+
+static coli_status imagine_tensors(coli__container *c, const coli__model_spec *spec,
+                                   coli__wfmt trunk)
+{
+    uint64_t longest = 64;
+    c->table.entries = coli__calloc(spec->n_tensor, sizeof *c->table.entries);
+    if (!c->table.entries) return COLI_E_NOMEM;
+    c->table.n_entry = spec->n_tensor;
+    for (uint32_t i = 0; i < spec->n_tensor; i++) {
+        const coli__tensor_spec *s = &spec->tensors[i];
+        coli__ct_tensor *t = &c->table.entries[i].tensor;
+        snprintf(t->name, sizeof t->name, "%s", s->name);
+        t->mat = (coli__mat){NULL, s->n_out, s->n_in, imagined_format(s->role, trunk), 0};
+        if (!coli__ct_size_tensor(t))
+            return coli__fail(COLI_E_LIMIT, "tensor %s: is too large", s->name);
+        if (s->role == COLI_ROLE_VECTOR && t->n_bytes > longest) longest = t->n_bytes;
+    }
+    c->zeros = coli__alloc64((size_t)longest);
+    if (!c->zeros) return COLI_E_NOMEM;
+    for (uint32_t i = 0; i < spec->n_tensor; i++) c->table.entries[i].tensor.mat.data = c->zeros;
+    return coli__ct_table_sort(&c->table);
+}
+
+static coli_status imagine_experts(coli__container *c, const coli__model_spec *spec, coli__wfmt fmt)
+{
+    c->table.layers = coli__calloc(spec->n_expert_layer, sizeof *c->table.layers);
+    if (!c->table.layers) return COLI_E_NOMEM;
+    c->table.n_layer = spec->n_expert_layer;
+    for (uint32_t i = 0; i < spec->n_expert_layer; i++) {
+        const coli__expert_spec *s = &spec->experts[i];
+        coli__ct_layer *l = &c->table.layers[i];
+        l->scale_exp = coli__calloc(s->n_expert, 3 * sizeof *l->scale_exp);
+        if (!l->scale_exp) return COLI_E_NOMEM;
+        coli__ct_experts *x = &l->experts;
+        *x = (coli__ct_experts){.layer = s->layer,
+                                .n_expert = s->n_expert,
+                                .d_model = s->d_model,
+                                .d_ff = s->d_ff,
+                                .data = c->zeros,
+                                .scale_exp = l->scale_exp};
+        x->gate.fmt = x->up.fmt = x->down.fmt = fmt;
+        x->gate.data = x->up.data = x->down.data = c->zeros;
+        if (!coli__ct_size_experts(x))
+            return coli__fail(COLI_E_LIMIT, "experts of layer %u: are too large", s->layer);
+    }
+    return COLI_OK;
+}
+
+static coli_status imagine_into(coli__container *c, const char *dir, const char *engine)
+{
+    c->dir = coli__strndup(dir, strlen(dir));
+    if (!c->dir) return COLI_E_NOMEM;
+    snprintf(c->table.engine, sizeof c->table.engine, "%s", engine);
+    snprintf(c->template, sizeof c->template, "%s", templates[0]);
+    return coli__path_join(dir, "model.coli", &c->path);
+}
+
+coli_status coli__container_imagine(const char *dir, const char *engine, json_t *config,
+                                    const coli__model_spec *spec, coli__wfmt experts,
+                                    coli__wfmt trunk, coli__container **out)
+{
+    *out = NULL;
+    coli__container *c = coli__calloc(1, sizeof *c);
+    if (!c) return COLI_E_NOMEM;
+    c->config = json_incref(config);
+    coli_status status = imagine_into(c, dir, engine);
+    if (status == COLI_OK) status = imagine_tensors(c, spec, trunk);
+    if (status == COLI_OK) status = imagine_experts(c, spec, experts);
+    if (status == COLI_OK)
+        *out = c;
+    else
+        coli__container_close(c);
+    return status;
+}
+
+bool coli__container_is_imagined(const coli__container *c)
+{
+    return c->zeros != NULL;
 }
 
 /* -- look up ----------------------------------------------------------------------------------- */

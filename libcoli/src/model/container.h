@@ -39,6 +39,14 @@ typedef struct coli__ct_experts {
 coli_status coli__container_open(const char *dir, coli__container **out);
 void coli__container_close(coli__container *c);
 
+/* What converting would make of a model with this config (a new reference is taken), in these formats:
+ * names, formats and sizes are right, vectors are zeros, and no other weights may be read.  For whoever
+ * wants to know how large it will be.  E_LIMIT, E_NOMEM. */
+coli_status coli__container_imagine(const char *dir, const char *engine, json_t *config,
+                                    const coli__model_spec *spec, coli__wfmt experts,
+                                    coli__wfmt trunk, coli__container **out);
+bool coli__container_is_imagined(const coli__container *c);
+
 /* E_IO when model.coli became shorter or could not be read since it was opened: what was read of it
  * since then is worthless. */
 coli_status coli__container_check_whole(const coli__container *c);

@@ -99,6 +99,8 @@ coli_status coli__ct_identity(const coli__ct_table *table, coli__digest *out);
 coli_status coli__ct_parse(const char *what, const uint8_t *data, uint64_t n_bytes,
                            coli__ct_table *out);
 
+/* Fill by_name, which finding needs.  E_NOMEM. */
+coli_status coli__ct_table_sort(coli__ct_table *table);
 const coli__ct_entry *coli__ct_table_find(const coli__ct_table *table, const char *name); // or NULL
 
 /* The table as JSON text. */

@@ -529,13 +529,19 @@ static int by_name(const void *a, const void *b)
                   (*(const coli__ct_entry *const *)b)->tensor.name);
 }
 
-static coli_status sort_names(const parse *p)
+coli_status coli__ct_table_sort(coli__ct_table *t)
 {
-    coli__ct_table *t = p->table;
     t->by_name = coli__calloc(t->n_entry, sizeof *t->by_name);
     if (!t->by_name) return COLI_E_NOMEM;
     for (uint32_t i = 0; i < t->n_entry; i++) t->by_name[i] = &t->entries[i];
     if (t->n_entry > 1) qsort(t->by_name, t->n_entry, sizeof *t->by_name, by_name);
+    return COLI_OK;
+}
+
+static coli_status sort_names(const parse *p)
+{
+    coli__ct_table *t = p->table;
+    COLI_TRY(coli__ct_table_sort(t));
     for (uint32_t i = 1; i < t->n_entry; i++)
         if (by_name(&t->by_name[i - 1], &t->by_name[i]) == 0)
             return coli__fail(COLI_E_FORMAT, "%s: tensor %s: is there twice", p->what,

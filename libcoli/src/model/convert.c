@@ -14,7 +14,7 @@
  * itself).
  *
  * A GGUF file comes with weights that were rounded before.  Where the target holds them as they are
- * nothing is lost (the grid of coli__pack_args).  What packing did is measured panel by panel and
+ * nothing is lost (the grid of coli__mat_pack_args).  What packing did is measured panel by panel and
  * said at the end (quant_report.h).
  *
  * Memory.  COLI_CONVERT_MEMORY_BYTES is shared out once the checkpoint is open:
@@ -213,16 +213,16 @@ static coli_status pack(const piece *p, uint32_t panel, uint32_t n_row, worker *
 {
     const uint64_t begin = panel * p->panel_bytes;
     const bool whole = p->n_bytes - begin >= p->panel_bytes;
-    const coli__pack_args args = {.fmt = p->fmt,
-                                  .w = w->rows,
-                                  .n_row = n_row,
-                                  .n_in = p->weight->n_in,
-                                  .ld = p->weight->n_in,
-                                  .scale_exp = p->scale_exp,
-                                  .grid = keeps_grid(p) ? w->scales : NULL,
-                                  .importance = p->importance,
-                                  .error = error,
-                                  .out = whole ? p->out + begin : w->panel};
+    const coli__mat_pack_args args = {.fmt = p->fmt,
+                                      .w = w->rows,
+                                      .n_row = n_row,
+                                      .n_in = p->weight->n_in,
+                                      .ld = p->weight->n_in,
+                                      .scale_exp = p->scale_exp,
+                                      .grid = keeps_grid(p) ? w->scales : NULL,
+                                      .importance = p->importance,
+                                      .error = error,
+                                      .out = whole ? p->out + begin : w->panel};
     bool done;
     *error = (coli__pack_error){0};
     COLI_TRY(pack_codes(p, panel, n_row, w, error, &done));

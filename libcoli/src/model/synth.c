@@ -56,6 +56,8 @@ typedef struct geometry {
 static const geometry geometries[] = {
     //              layers model  vocab  context  heads kv  dim  DeltaNet heads, dims  experts   inner       theta
     {"qwen36-35b",   40,   2048, 248320, 262144,  16,   2,  256,  16, 32, 128, 128,    256, 8,   512, 512,   10000000},
+    {"qwen36-122b",  48,   3072, 248320, 262144,  32,   2,  256,  16, 64, 128, 128,    256, 8,   1024, 1024, 10000000},
+    {"qwen36-397b",  60,   4096, 248320, 262144,  32,   2,  256,  16, 64, 128, 128,    512, 10,  1024, 1024, 10000000},
     {"hummingbird",   8,    192,   3456,   4096,   4,   2,   64,   4,  8,  32,  32,     64, 6,    64,  64,      10000},
 };
 // clang-format on
@@ -67,7 +69,9 @@ static coli_status choose_geometry(const coli__synth_args *a, geometry *g)
     while (i < n && strcmp(geometries[i].name, a->like) != 0) i++;
     if (i == n)
         return coli__fail(COLI_E_INVALID,
-                          "synth: like \"%.40s\": expected qwen36-35b or hummingbird", a->like);
+                          "synth: like \"%.40s\": expected qwen36-35b, qwen36-122b, qwen36-397b or "
+                          "hummingbird",
+                          a->like);
     *g = geometries[i];
     if (a->n_layer) g->n_layer = a->n_layer;
     if (a->d_model) g->d_model = a->d_model;

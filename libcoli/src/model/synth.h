@@ -8,7 +8,7 @@
 typedef struct coli__synth_args {
     const char *out; // must not exist
     coli__describe_fn describe;
-    const char *like; // "qwen36-35b", "hummingbird"
+    const char *like; // "qwen36-35b", "qwen36-122b", "qwen36-397b", "hummingbird"
     uint32_t n_layer, d_model, n_expert, n_expert_used, d_ff, n_vocab; // 0: those of `like`
     coli__wfmt experts, trunk;
     float skew; // 0 .. 16: the router's rows have lengths from 1 down to e^-skew

@@ -8,8 +8,9 @@
  *
  * inner    one item per (expert, 64 inner columns): gate and up for its rows, silu(gate) * up,
  *          quantised at once, because a block of 64 is whole groups.           -- synchronisation 1
- * outer    one item per tile of output columns: down for every expert into the worker's own tile
- *          (pair, column), then each row joined from it in rank order.         -- synchronisation 2
+ * outer    one item per tile of output columns, neighbouring ones at once: down for every expert into
+ *          the worker's own results (pair, column), then each row joined from them in rank order.
+ *                                                                              -- synchronisation 2
  *
  * The shared expert is one more expert that every row uses; its pairs follow the routed ones.
  *
@@ -55,9 +56,12 @@
 #include "stream.h"
 
 enum {
-    INNER = 64,     // columns of the inner width per item: whole groups of either size
-    ROWS = 32,      // rows per pass in an item: gate and up tiles stay in L1
-    TILE = 32,      // output columns per item of `outer`: two panels
+    INNER = 64,  // columns of the inner width per item: whole groups of either size
+    ROWS = 32,   // rows per pass in an item: gate and up tiles stay in L1
+    TILE = 32,   // output columns per item of `outer`: two panels
+    WIDE = 1024, // at most so many columns of neighbouring items at once,
+    // so many results of a worker at once: they stay in the last-level cache
+    RESULTS = 1 << 19,
     GUESS_ROWS = 4, // more rows need most of a layer's experts anyway
 };
 
@@ -144,8 +148,24 @@ struct coli__moe {
     coli__moe_times times; // the caller's, who is worker 0
 
     /* per worker */
-    float *tile; // (n_worker, max_tok * (n_used + 1), TILE)
+    float *tile; // (n_worker, n_tile): of a chunk (n_tok * (n_used + 1), columns at once)
+    size_t n_tile;
 };
+
+/* How many columns a worker computes at once.  What it reads of an expert's down matrix is then one piece,
+ * and memory gives long pieces sooner. */
+static uint32_t columns_at_once(uint32_t n_tok, uint32_t n_used)
+{
+    const uint64_t n = RESULTS / ((uint64_t)n_tok * (n_used + 1)) / TILE * TILE;
+    return n < TILE ? TILE : n > WIDE ? WIDE : (uint32_t)n;
+}
+
+static size_t results_floats(uint32_t max_tok, uint32_t n_used) // of a chunk of any size
+{
+    const size_t n_result = (size_t)max_tok * (n_used + 1), most = n_result * WIDE;
+    const size_t n = most < RESULTS ? most : RESULTS;
+    return n > n_result * TILE ? n : n_result * TILE;
+}
 
 static uint32_t forms_of_layers(const coli__moe_layer *layers, uint32_t n_layer, uint32_t *inner,
                                 uint32_t *shared)
@@ -257,7 +277,8 @@ coli_status coli__moe_create(const coli__moe_layer *layers, uint32_t n_layer,
     m->runs = coli__calloc((size_t)m->n_expert + 1, sizeof *m->runs);
     m->pair_row = coli__calloc(n_pair, sizeof *m->pair_row);
     m->pair_of = coli__calloc(n_pair, sizeof *m->pair_of);
-    m->tile = coli__alloc64(n_worker * (n_pair + max_tok) * TILE * sizeof(float));
+    m->n_tile = results_floats(max_tok, n_expert_used);
+    m->tile = coli__alloc64(n_worker * m->n_tile * sizeof(float));
     if (!m->logits || !m->cost || !m->ids || !m->w || !m->shared_w || !m->n_of || !m->runs ||
         !m->pair_row || !m->pair_of || !m->tile)
         status = COLI_E_NOMEM;
@@ -310,7 +331,7 @@ uint64_t coli__moe_bytes(const coli__moe_layer *layers, uint32_t n_layer, uint32
            coli__acts_bytes((uint32_t)n_pair, e->d_ff, inner) +
            coli__acts_bytes(max_tok, layers[0].shared_gate.n_out, shared) + max_tok * per_row +
            n_pair * per_pair + ((uint64_t)e->n_expert + 1) * (sizeof *m->n_of + sizeof *m->runs) +
-           n_worker * (n_pair + max_tok) * TILE * sizeof *m->tile +
+           n_worker * results_floats(max_tok, n_expert_used) * sizeof *m->tile +
            (with_store ? store_bytes(e, n_pair, n_expert_used) : 0);
 }
 
@@ -789,9 +810,11 @@ typedef struct job {
     coli__pool *pool;
     const coli__moe_layer *layer;
     uint32_t n_tok, n_block, n_block_shared;
-    uint32_t n_guess;           // rows of `inner` that guess
-    uint32_t first_run, n_part; // of `inner` and `outer_part`
-    uint32_t first_left;        // of `outer`: the runs before it are in `computed`
+    uint32_t n_guess;   // rows of `inner` that guess
+    uint32_t first_run; // of `inner` and a part
+    uint32_t n_part; // runs that `outer` multiplies and does not join; 0: all that are left, joined
+    uint32_t first_left; // of `outer`: the runs before it are in `computed`
+    uint32_t at_once;    // columns that a worker computes at once in `outer`
     float *h;
     bool timed;                  // these are wanted
     double host_ns, host_row_ns; // see coli__work
@@ -882,30 +905,33 @@ static void inner_item(void *ctx, uint32_t item, uint32_t worker)
     }
 }
 
-static coli__mat down_of(const job *j, uint32_t i, uint32_t end) // run i's; zero from `end` on
+static coli__mat down_of(const job *j, uint32_t i)
 {
-    coli__mat gate, up, down = {0};
-    if (i < end) expert_of(j, &j->m->runs[i], &gate, &up, &down);
+    coli__mat gate, up, down;
+    expert_of(j, &j->m->runs[i], &gate, &up, &down);
     return down;
 }
 
-/* Columns [first, first+n) of the products of run i, whose matrix is *down; y has its pairs' rows.
- * *down becomes that of the next run. */
-static void multiply_down(const job *j, uint32_t i, uint32_t end, uint32_t first, uint32_t n,
-                          coli__mat *down, float *y, size_t ldy)
+/* Columns [first, first+n) of the products of run i of [begin, end), whose matrix is *down; y has its
+ * pairs' rows.  *down becomes that of the next run: behind the last, of the first, for the next columns,
+ * which likely are this worker's. */
+static void multiply_down(const job *j, uint32_t i, uint32_t begin, uint32_t end, uint32_t first,
+                          uint32_t n, coli__mat *down, float *y, size_t ldy)
 {
     const coli__moe *m = j->m;
     const run r = m->runs[i];
-    const coli__mat next = down_of(j, i + 1, end);
+    const bool is_last = i + 1 == end;
+    const coli__mat next = down_of(j, is_last ? begin : i + 1);
     // pairs of one expert follow each other, so its rows are a run of `inner`
     coli__acts rows = r.expert == m->n_expert ? m->inner_shared : m->inner;
-    coli__matmul_args args = {.w = down,
-                              .n_row = r.n,
-                              .panel_begin = first / COLI_PANEL,
-                              .panel_end = (first + n + COLI_PANEL - 1) / COLI_PANEL,
-                              .next = coli__mat_panel(&next, first / COLI_PANEL),
-                              .y = y,
-                              .ldy = ldy};
+    coli__matmul_args args = {
+        .w = down,
+        .n_row = r.n,
+        .panel_begin = first / COLI_PANEL,
+        .panel_end = (first + n + COLI_PANEL - 1) / COLI_PANEL,
+        .next = coli__mat_panel(&next, (is_last ? first + n : first) / COLI_PANEL),
+        .y = y,
+        .ldy = ldy};
     coli__acts_skip(&rows, r.first);
     coli__acts_bind(&rows, &args);
     m->k->matmul(&args);
@@ -913,20 +939,22 @@ static void multiply_down(const job *j, uint32_t i, uint32_t end, uint32_t first
 }
 
 /* Where the number of pair p in column `first` is, and those behind it. */
-static const float *computed_of(const coli__moe *m, uint32_t p, uint32_t first, const float *tile,
+static const float *computed_of(const job *j, uint32_t p, uint32_t first, const float *tile,
                                 const coli_bk_result *const *results)
 {
+    const coli__moe *m = j->m;
     const source *s = m->pair_source ? &m->pair_source[p] : NULL;
-    if (!s || s->device == HOST) return tile + (size_t)p * TILE;
+    if (!s || s->device == HOST) return tile + (size_t)p * j->at_once;
     if (s->device == BUFFER || s->device == STREAMED)
         return m->computed + (size_t)p * m->d_model + first;
     return results[s->device]->y + s->row * results[s->device]->ld + first;
 }
 
 /* Sum columns [first, first+n) of row t's experts in rank order.  results: NULL without devices. */
-static void join_row(const coli__moe *m, uint32_t t, uint32_t first, uint32_t n, const float *tile,
+static void join_row(const job *j, uint32_t t, uint32_t first, uint32_t n, const float *tile,
                      const coli_bk_result *const *results, float *sum)
 {
+    const coli__moe *m = j->m;
     if (results && m->join_source[t].device != HOST) {
         const source *s = &m->join_source[t];
         memcpy(sum, results[s->device]->y + s->row * results[s->device]->ld + first,
@@ -935,7 +963,7 @@ static void join_row(const coli__moe *m, uint32_t t, uint32_t first, uint32_t n,
     }
     for (uint32_t rank = 0; rank < m->n_used; rank++) {
         const size_t p = (size_t)t * m->n_used + rank;
-        m->k->axpy(sum, m->w[p], computed_of(m, m->pair_of[p], first, tile, results), n);
+        m->k->axpy(sum, m->w[p], computed_of(j, m->pair_of[p], first, tile, results), n);
     }
 }
 
@@ -949,21 +977,19 @@ static bool wait_in_item(coli__moe *m, uint32_t worker, const coli_bk_result **r
     return good;
 }
 
-static void outer_item(void *ctx, uint32_t item, uint32_t worker)
+static void outer_columns(const job *j, uint32_t first, uint32_t n, uint32_t worker)
 {
-    const job *j = ctx;
     coli__moe *m = j->m;
-    const uint32_t first = item * TILE;
-    const uint32_t n = m->d_model - first < TILE ? m->d_model - first : TILE;
-    float *tile = m->tile + (size_t)worker * m->max_tok * (m->n_used + 1) * TILE;
-    float *tile_shared = tile + (size_t)m->n_pair * TILE;
+    float *tile = m->tile + worker * m->n_tile;
+    float *tile_shared = tile + (size_t)m->n_pair * j->at_once;
 
-    coli__mat down = down_of(j, j->first_left, m->n_run);
+    coli__mat down = down_of(j, j->first_left);
     for (uint32_t i = j->first_left; i < m->n_run; i++) {
         const bool shared = m->runs[i].expert == m->n_expert; // the last run
         coli__pool_phase(j->pool, worker, shared ? COLI_PHASE_SHARED : COLI_PHASE_EXPERTS);
-        multiply_down(j, i, m->n_run, first, n, &down,
-                      shared ? tile_shared : tile + (size_t)m->runs[i].first * TILE, TILE);
+        multiply_down(j, i, j->first_left, m->n_run, first, n, &down,
+                      shared ? tile_shared : tile + (size_t)m->runs[i].first * j->at_once,
+                      j->at_once);
     }
     const coli_bk_result *results[N_RESULT] = {NULL};
     if (has_groups(m)) {
@@ -971,28 +997,43 @@ static void outer_item(void *ctx, uint32_t item, uint32_t worker)
         if (!wait_in_item(m, worker, results)) return;
     }
     coli__pool_phase(j->pool, worker, COLI_PHASE_EXPERTS);
-    for (uint32_t t = 0; t < j->n_tok; t++) {
-        float sum[TILE] = {0};
-        join_row(m, t, first, n, tile, m->n_held > 0 ? results : NULL, sum);
-        const float *shared = results[SHARED] ? results[SHARED]->y + t * results[SHARED]->ld + first
-                                              : tile_shared + (size_t)t * TILE;
-        m->k->axpy(sum, m->shared_w[t], shared, n);
-        m->k->axpy(j->h + (size_t)t * m->d_model + first, 1.0f, sum, n);
-    }
+    for (uint32_t t = 0; t < j->n_tok; t++)
+        for (uint32_t c = 0; c < n; c += TILE) {
+            const uint32_t width = n - c < TILE ? n - c : TILE, at = first + c;
+            float sum[TILE] = {0};
+            join_row(j, t, at, width, tile + c, m->n_held > 0 ? results : NULL, sum);
+            const float *shared = results[SHARED]
+                                      ? results[SHARED]->y + t * results[SHARED]->ld + at
+                                      : tile_shared + (size_t)t * j->at_once + c;
+            m->k->axpy(sum, m->shared_w[t], shared, width);
+            m->k->axpy(j->h + (size_t)t * m->d_model + at, 1.0f, sum, width);
+        }
 }
 
 /* The products of some runs alone, for a join that comes later. */
-static void outer_part_item(void *ctx, uint32_t item, uint32_t worker)
+static void outer_part_columns(const job *j, uint32_t first, uint32_t n, uint32_t worker)
+{
+    const coli__moe *m = j->m;
+    const uint32_t end = j->first_run + j->n_part;
+    coli__pool_phase(j->pool, worker, COLI_PHASE_EXPERTS);
+    coli__mat down = down_of(j, j->first_run);
+    for (uint32_t i = j->first_run; i < end; i++)
+        multiply_down(j, i, j->first_run, end, first, n, &down,
+                      m->computed + (size_t)m->runs[i].first * m->d_model + first, m->d_model);
+}
+
+/* Items of `outer`, as many columns at once as may be. */
+static void outer_items(void *ctx, uint32_t first, uint32_t end, uint32_t worker)
 {
     const job *j = ctx;
-    const coli__moe *m = j->m;
-    const uint32_t first = item * TILE, end = j->first_run + j->n_part;
-    const uint32_t n = m->d_model - first < TILE ? m->d_model - first : TILE;
-    coli__pool_phase(j->pool, worker, COLI_PHASE_EXPERTS);
-    coli__mat down = down_of(j, j->first_run, end);
-    for (uint32_t i = j->first_run; i < end; i++)
-        multiply_down(j, i, end, first, n, &down,
-                      m->computed + (size_t)m->runs[i].first * m->d_model + first, m->d_model);
+    const uint32_t last = end * TILE < j->m->d_model ? end * TILE : j->m->d_model;
+    for (uint32_t at = first * TILE; at < last; at += j->at_once) {
+        const uint32_t n = last - at < j->at_once ? last - at : j->at_once;
+        if (j->n_part > 0)
+            outer_part_columns(j, at, n, worker);
+        else
+            outer_columns(j, at, n, worker);
+    }
 }
 
 static void run_inner(job *j, uint32_t first_run, uint32_t n_run, uint32_t n_block_shared)
@@ -1003,9 +1044,15 @@ static void run_inner(job *j, uint32_t first_run, uint32_t n_run, uint32_t n_blo
     j->n_guess = 0;
 }
 
+static void run_outer_items(job *j)
+{
+    coli__pool_run_ranges(j->pool, (j->m->d_model + TILE - 1) / TILE, outer_items, j);
+}
+
 static void run_outer(job *j)
 {
-    coli__pool_run(j->pool, (j->m->d_model + TILE - 1) / TILE, outer_item, j);
+    j->n_part = 0;
+    run_outer_items(j);
 }
 
 static void run_outer_part(job *j, uint32_t first_run, uint32_t n_run)
@@ -1013,7 +1060,7 @@ static void run_outer_part(job *j, uint32_t first_run, uint32_t n_run)
     coli__moe *m = j->m;
     j->first_run = first_run;
     j->n_part = n_run;
-    coli__pool_run(j->pool, (m->d_model + TILE - 1) / TILE, outer_part_item, j);
+    run_outer_items(j);
     for (uint32_t i = first_run; i < first_run + n_run; i++)
         for (uint32_t p = m->runs[i].first; p < m->runs[i].first + m->runs[i].n; p++)
             m->pair_source[p].device = BUFFER;
@@ -1286,6 +1333,7 @@ coli_status coli__moe_run(coli__moe *m, const coli__moe_layer *layer, coli__pool
              .layer = layer,
              .n_tok = n_tok,
              .n_block = (m->d_ff + INNER - 1) / INNER,
+             .at_once = columns_at_once(n_tok, m->n_used),
              .h = h,
              .timed = is_timed(m, n_tok)};
     const coli_status status = compute_and_join(&j);

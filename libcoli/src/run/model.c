@@ -36,6 +36,7 @@ static void count_tensor(coli_model *m, const coli__model_spec *spec, const coli
         m->token_head_bytes = found->n_bytes;
         m->n_mac_head = n_mac;
     }
+    if (t->role == COLI_ROLE_EMBED && strcmp(t->name, spec->head) != 0) m->embedding = found;
     if (t->role == COLI_ROLE_EMBED) {
         m->token_trunk_bytes += found->n_bytes / t->n_out;
     } else if (strcmp(t->name, spec->head) != 0) {
@@ -51,8 +52,9 @@ static void count_experts(coli_model *m)
         m->token_expert_bytes +=
             m->shape.n_expert_used *
             (coli__mat_size(&x->gate) + coli__mat_size(&x->up) + coli__mat_size(&x->down));
-        m->n_mac_body += m->shape.n_expert_used * 3 * (uint64_t)x->d_model * x->d_ff;
+        m->n_mac_experts += m->shape.n_expert_used * 3 * (uint64_t)x->d_model * x->d_ff;
     }
+    m->n_mac_body += m->n_mac_experts;
 }
 
 static coli_status describe(coli_model *m, const char *dir)
@@ -117,27 +119,7 @@ coli_status coli__model_plan_memory(coli_model *m, const coli_model_opts *o,
                           o->ram_experts, ask.n_expert);
     if (o->ram_experts == 0) return COLI_OK;
     m->ram.cap = o->ram_experts;
-    m->ram.holds_all = false; // who says a number wants it kept
-    return COLI_OK;
-}
-
-/* The trunk into memory, for who listens to how far it is: else the first tokens wait for it.  A small
- * one is not worth a word. */
-static coli_status bring_trunk(const coli_model *m, const coli_model_opts *o)
-{
-    enum { SMALL = 64 << 20, PIECE = 32 << 20 };
-    const uint64_t total = coli__model_trunk_bytes(m->container);
-    uint64_t done = 0;
-    if (!o->progress || total < SMALL) return COLI_OK;
-    for (uint32_t i = 0; i < coli__container_n_tensor(m->container); i++) {
-        const coli__ct_tensor *t = coli__container_tensor(m->container, i);
-        for (uint64_t at = 0, n; at < t->n_bytes; at += n, done += n) {
-            n = t->n_bytes - at < PIECE ? t->n_bytes - at : PIECE;
-            coli__pages_bring(t->mat.data + at, n);
-            if (!o->progress(o->user, "reading the trunk", done + n, total))
-                return coli__fail(COLI_E_CANCELLED, "reading the trunk was stopped");
-        }
-    }
+    m->ram.holds_all = m->ram.is_short = false; // who says a number wants it kept
     return COLI_OK;
 }
 
@@ -160,9 +142,20 @@ static void say_what_is_in_memory(const coli_model *m, const coli_model_opts *o)
              coli__container_experts(m->container, 0)->n_expert, pinned,
              (double)m->resident_bytes * 1e-9, why);
     o->note(o->user, line);
-    if (m->ram.is_short && !o->ram_experts)
+    if (m->ram.is_short)
         o->note(o->user, "that is less than the model needs even with one expert of each layer in "
                          "memory: expect the system to swap");
+}
+
+/* Who names a limit wants it kept.  Without one what is free now is a guess: then it is only said. */
+static coli_status too_little(const coli_model *m, const coli_model_opts *o)
+{
+    const uint64_t slots = coli__store_slot_bytes(m->container);
+    return coli__fail(
+        COLI_E_LIMIT,
+        "memory: %llu bytes were allowed; the trunk, a conversation and one expert of "
+        "each layer need %llu",
+        (unsigned long long)o->ram_bytes, (unsigned long long)(m->resident_bytes + slots));
 }
 
 static coli_status open_store(coli_model *m, const coli_model_opts *o)
@@ -175,6 +168,7 @@ static coli_status open_store(coli_model *m, const coli_model_opts *o)
                                  .kv = o->kv};
     coli__state_bytes state;
     COLI_TRY(coli__model_plan_memory(m, o, &session, &state));
+    if (m->ram.is_short && o->ram_bytes) return too_little(m, o);
     if (m->ram.holds_all) return COLI_OK;
     const coli__store_opts opts = {.n_slot = m->ram.cap, .guesses = !o->no_pilot};
     COLI_TRY(coli__store_create(m->container, &opts, &m->store));
@@ -212,6 +206,10 @@ static coli_status open_devices(coli_model *m, const coli_model_opts *o, coli__p
         return coli__fail(COLI_E_INVALID,
                           "coli_model_opts: replan_with: expected coli_replan_with, found %#x",
                           o->replan_with);
+    if (o->huge_pages > COLI_HUGE_OFF)
+        return coli__fail(COLI_E_INVALID,
+                          "coli_model_opts: huge_pages: expected a coli_huge, found %u",
+                          o->huge_pages);
     if (o->home > COLI_HOME_LAYER)
         return coli__fail(COLI_E_INVALID, "coli_model_opts: home: expected a coli_home, found %u",
                           o->home);
@@ -385,10 +383,54 @@ coli_status coli_model_save_heat(const coli_model *m)
     return status;
 }
 
-static coli_status open_container(coli_model *m, const char *dir, const coli_model_opts *o)
+/* Of config.json alone. */
+static coli_status imagine_container(coli_model *m, const char *dir, const char *config_path,
+                                     const coli__model_formats *formats)
+{
+    json_t *config;
+    const char *engine;
+    coli__model_spec spec = {0};
+    COLI_TRY(coli__json_read(config_path, COLI_CONFIG_MAX_BYTES, COLI_CONFIG_MAX_DEPTH, &config));
+    coli_status status = coli__engine_describe(config, &engine, &spec);
+    if (status == COLI_OK)
+        status = coli__container_imagine(dir, engine, config, &spec, formats->experts,
+                                         formats->trunk, &m->container);
+    coli__model_spec_finish(&spec);
+    json_decref(config);
+    return status;
+}
+
+/* Whether there is a file of that name in a directory; its path (coli__free). */
+static coli_status look_for(const char *dir, const char *name, char **path, bool *is_there)
+{
+    COLI_TRY(coli__path_join(dir, name, path));
+    *is_there = coli__path_exists(*path);
+    return COLI_OK;
+}
+
+static coli_status find_container(coli_model *m, const char *dir,
+                                  const coli__model_formats *formats)
+{
+    char *model = NULL, *config = NULL;
+    bool has_model = true, has_config = false;
+    coli_status status = COLI_OK;
+    if (formats) status = look_for(dir, "model.coli", &model, &has_model);
+    if (status == COLI_OK && !has_model)
+        status = look_for(dir, "config.json", &config, &has_config);
+    if (status == COLI_OK && has_config)
+        status = imagine_container(m, dir, config, formats);
+    else if (status == COLI_OK)
+        status = coli__container_open(dir, &m->container);
+    coli__free(model);
+    coli__free(config);
+    return status;
+}
+
+static coli_status open_container(coli_model *m, const char *dir, const coli_model_opts *o,
+                                  const coli__model_formats *formats)
 {
     COLI_TRY(coli__kernels_get(o->isa, &m->kernels));
-    COLI_TRY(coli__container_open(dir, &m->container));
+    COLI_TRY(find_container(m, dir, formats));
     m->engine = coli__engine_by_name(coli__container_engine(m->container));
     if (m->engine) return COLI_OK;
     return coli__fail(COLI_E_UNSUPPORTED,
@@ -396,11 +438,12 @@ static coli_status open_container(coli_model *m, const char *dir, const coli_mod
                       coli__container_engine(m->container));
 }
 
-coli_status coli__model_look(coli_model *m, const char *dir, const coli_model_opts *o)
+coli_status coli__model_look(coli_model *m, const char *dir, const coli_model_opts *o,
+                             const coli__model_formats *formats)
 {
     coli__place_list list;
     COLI_TRY(coli__place_parse(o->place, &list));
-    COLI_TRY(open_container(m, dir, o));
+    COLI_TRY(open_container(m, dir, o, formats));
     COLI_TRY(open_devices(m, o, &list));
     COLI_TRY(m->engine->open(coli__container_config(m->container), m->container, m->kernels,
                              m->tier, &m->weights));
@@ -416,7 +459,7 @@ static coli_status open_parts(coli_model *m, const char *dir, const coli_model_o
                                            "demands: results would differ from other machines");
     coli__place_list list;
     COLI_TRY(coli__place_parse(o->place, &list));
-    COLI_TRY(open_container(m, dir, o));
+    COLI_TRY(open_container(m, dir, o, NULL));
     COLI_TRY(open_devices(m, o, &list));
     COLI_TRY(m->engine->open(coli__container_config(m->container), m->container, m->kernels,
                              m->tier, &m->weights));
@@ -425,9 +468,9 @@ static coli_status open_parts(coli_model *m, const char *dir, const coli_model_o
     COLI_TRY(describe(m, dir));
     COLI_TRY(coli__companions_read(dir, coli__container_config(m->container), m->shape.n_vocab,
                                    &m->beside));
-    COLI_TRY(coli__pool_create(o->n_threads, &m->pool));
+    COLI_TRY(coli__pool_create_on(o->n_threads, &m->numa, &m->pool));
     COLI_TRY(fill(m, o, &list));
-    COLI_TRY(bring_trunk(m, o));
+    COLI_TRY(coli__model_load_trunk(m, o));
     return coli__container_check_whole(m->container);
 }
 
@@ -443,7 +486,10 @@ coli_status coli_model_open(const char *dir, const coli_model_opts *opts, coli_m
     if (!m) return COLI_E_NOMEM;
     pthread_mutex_init(&m->mu, NULL);
     const coli__fp fp = coli__fp_enter();
+    if (!o.no_numa) coli__numa_find(&m->numa);
+    const coli__numa_policy policy = coli__numa_spread(&m->numa); // the pool's, too
     const coli_status status = open_parts(m, dir, &o);
+    coli__numa_restore(policy);
     coli__fp_leave(fp);
     if (status != COLI_OK) {
         // nothing was learned, and the counters were halved at the start: the file stays as it is

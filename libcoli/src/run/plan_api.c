@@ -1,13 +1,17 @@
-/* plan_api.c - coli_plan: what opening a model would decide, without opening it.
+/* plan_api.c - coli_plan: what opening a model would decide, without opening it; and how fast it would
+ * then be.
  *
  * The sizes come from where they are used: the container's tables, the engine's state_bytes, the
- * devices' allowances; the decision is that of moe/budget.h. */
+ * devices' allowances; the decision is that of moe/budget.h.  Speeds are measured (plan_measure.h), what
+ * follows from them is expect.h. */
 #include <string.h>
 
 #include "../base/memory.h"
 #include "../moe/budget.h"
 #include "../moe/store.h"
 #include "api.h"
+#include "expect.h"
+#include "plan_measure.h"
 #include "session.h"
 
 static uint64_t plus(uint64_t a, uint64_t b)
@@ -101,11 +105,49 @@ static void plan_token(const coli_model *m, coli_plan_result *r)
     const double n = (double)n_expert_all(r), experts = (double)m->token_expert_bytes;
     r->token_vram_bytes = (uint64_t)(experts * (double)r->n_in_vram / n);
     r->token_disk_bytes = (uint64_t)(experts * (double)r->n_on_disk / n);
-    r->token_ram_bytes = m->token_trunk_bytes + m->token_head_bytes + m->token_expert_bytes -
-                         r->token_vram_bytes - r->token_disk_bytes;
+    r->token_trunk_bytes = m->token_trunk_bytes;
+    r->token_head_bytes = m->token_head_bytes;
+    r->token_expert_ram_bytes = m->token_expert_bytes - r->token_vram_bytes - r->token_disk_bytes;
+    r->token_ram_bytes = r->token_trunk_bytes + r->token_head_bytes + r->token_expert_ram_bytes;
+    r->token_state_bytes = plus(r->state_bytes, r->state_bytes);
+    r->token_kv_bytes = r->kv_bytes;
+}
+
+/* -- speed ------------------------------------------------------------------------------------- */
+
+/* The phases of a layer (engines/qwen36/qwen36.c); the head, and the embedding. */
+enum { SYNCS_PER_LAYER = 5, SYNCS_BESIDE = 2 };
+
+static coli_status plan_speed(coli_model *m, const coli_model_opts *o, coli_plan_result *r)
+{
+    COLI_TRY(coli__plan_measure(m, o, r));
+    const double away = (double)r->n_in_vram / (double)n_expert_all(r);
+    const coli__expect_in in = {.ram_bytes = plus(r->token_ram_bytes, r->token_state_bytes),
+                                .kv_bytes = r->token_kv_bytes,
+                                .disk_bytes = r->token_disk_bytes,
+                                .vram_bytes = r->token_vram_bytes,
+                                .n_mac = m->n_mac_body + m->n_mac_head -
+                                         (uint64_t)((double)m->n_mac_experts * away),
+                                .n_sync = SYNCS_PER_LAYER * m->shape.n_layer + SYNCS_BESIDE,
+                                .ram = {r->ram_gb_s_min, r->ram_gb_s_max},
+                                .disk = {r->disk_gb_s_min, r->disk_gb_s_max},
+                                .gmac = {r->gmac_s_min, r->gmac_s_max},
+                                .vram = r->vram_gb_s,
+                                .sync_us = {r->sync_us_min, r->sync_us_max},
+                                .sample_us = {r->sample_us_min, r->sample_us_max}};
+    coli__expect(&in, r);
+    return COLI_OK;
 }
 
 /* -- all of it --------------------------------------------------------------------------------- */
+
+/* What the caller wants, checked. */
+typedef struct wishes {
+    coli_model_opts model;
+    coli_session_opts session;
+    coli__model_formats formats; // of a model that is not converted
+    bool formats_are_asked, measure;
+} wishes;
 
 static coli_status place(const coli_model *m, const coli_model_opts *o, coli_plan_result *r)
 {
@@ -121,10 +163,15 @@ static coli_status place(const coli_model *m, const coli_model_opts *o, coli_pla
     return status;
 }
 
-static coli_status plan(coli_model *m, const char *dir, const coli_model_opts *o,
-                        coli_session_opts *session, coli_plan_result *r)
+static coli_status plan(coli_model *m, const char *dir, const wishes *w, coli_plan_result *r)
 {
-    COLI_TRY(coli__model_look(m, dir, o));
+    const coli_model_opts *o = &w->model;
+    coli_session_opts session = w->session;
+    COLI_TRY(coli__model_look(m, dir, o, &w->formats));
+    r->is_imagined = coli__container_is_imagined(m->container);
+    if (w->formats_are_asked && !r->is_imagined)
+        return coli__fail(COLI_E_INVALID,
+                          "%s: is a container, which has its formats: none can be chosen", dir);
     r->n_layer = coli__container_n_expert_layer(m->container);
     if (r->n_layer == 0)
         return coli__fail(COLI_E_UNSUPPORTED, "%s: a model without routed experts", dir);
@@ -132,10 +179,45 @@ static coli_status plan(coli_model *m, const char *dir, const coli_model_opts *o
     r->n_expert = x->n_expert;
     r->n_expert_used = m->shape.n_expert_used;
     r->expert_bytes = x->block_bytes;
-    COLI_TRY(plan_memory(m, o, session, r));
+    COLI_TRY(plan_memory(m, o, &session, r));
     COLI_TRY(place(m, o, r));
     plan_token(m, r);
-    return COLI_OK;
+    return w->measure ? plan_speed(m, o, r) : COLI_OK;
+}
+
+static coli_status plan_for(const char *dir, const wishes *w, coli_plan_result *out)
+{
+    coli_model *m = coli__calloc(1, sizeof *m);
+    if (!m) return COLI_E_NOMEM;
+    pthread_mutex_init(&m->mu, NULL);
+    coli_plan_result full = {.struct_size = sizeof full};
+    const coli__fp fp = coli__fp_enter();
+    const coli_status status = plan(m, dir, w, &full);
+    coli__fp_leave(fp);
+    coli_model_close(m);
+    if (status == COLI_OK) coli__struct_fill(out, &full, sizeof full);
+    return status;
+}
+
+static coli_status read_wishes(const coli_model_opts *model, const coli_session_opts *session,
+                               const coli_plan_opts *o, wishes *w)
+{
+    *w = (wishes){.measure = o->measure, .formats_are_asked = o->experts || o->trunk};
+    COLI_TRY(coli__opts_copy("coli_model_opts", &w->model, sizeof w->model, model));
+    COLI_TRY(coli__opts_copy("coli_session_opts", &w->session, sizeof w->session, session));
+    COLI_TRY(coli__wfmt_parse(o->experts ? o->experts : "int4", &w->formats.experts));
+    return coli__wfmt_parse(o->trunk ? o->trunk : "int8", &w->formats.trunk);
+}
+
+coli_status coli_plan_make(const char *dir, const coli_plan_opts *opts, coli_plan_result *out)
+{
+    if (out) COLI_TRY(coli__struct_clear("coli_plan_result", out));
+    if (!dir || !out) return coli__fail(COLI_E_INVALID, "coli_plan_make: an argument is NULL");
+    coli_plan_opts o;
+    wishes w;
+    COLI_TRY(coli__opts_copy("coli_plan_opts", &o, sizeof o, opts));
+    COLI_TRY(read_wishes(o.model, o.session, &o, &w));
+    return plan_for(dir, &w, out);
 }
 
 coli_status coli_plan(const char *dir, const coli_model_opts *model,
@@ -143,18 +225,6 @@ coli_status coli_plan(const char *dir, const coli_model_opts *model,
 {
     if (out) COLI_TRY(coli__struct_clear("coli_plan_result", out));
     if (!dir || !out) return coli__fail(COLI_E_INVALID, "coli_plan: an argument is NULL");
-    coli_model_opts o;
-    coli_session_opts s;
-    COLI_TRY(coli__opts_copy("coli_model_opts", &o, sizeof o, model));
-    COLI_TRY(coli__opts_copy("coli_session_opts", &s, sizeof s, session));
-    coli_model *m = coli__calloc(1, sizeof *m);
-    if (!m) return COLI_E_NOMEM;
-    pthread_mutex_init(&m->mu, NULL);
-    coli_plan_result full = {.struct_size = sizeof full};
-    const coli__fp fp = coli__fp_enter();
-    const coli_status status = plan(m, dir, &o, &s, &full);
-    coli__fp_leave(fp);
-    coli_model_close(m);
-    if (status == COLI_OK) coli__struct_fill(out, &full, sizeof full);
-    return status;
+    const coli_plan_opts opts = {.struct_size = sizeof opts, .model = model, .session = session};
+    return coli_plan_make(dir, &opts, out);
 }

@@ -1,0 +1,32 @@
+/* pack.h - a container as one file, to be sent: a POSIX tar archive with checksums
+ * (docs/formats/pack.md).
+ *
+ *     NAME/config.json ... NAME/model.coli NAME/coli-pack.xxh128
+ *
+ * The last one has a line for each of the others: XXH3-128 and name, as xxhsum writes and checks them.
+ * So a pack can be opened with tar and checked with xxhsum where there is no coli. */
+#ifndef COLI_MODEL_PACK_H
+#define COLI_MODEL_PACK_H
+
+#include "container.h"
+
+typedef struct coli__pack_args {
+    const char *from, *to;
+    coli__describe_fn describe;
+    coli__progress_fn progress; // in bytes; may be NULL
+    void *user;
+} coli__pack_args;
+
+/* The container directory `from` to the file `to`, which must not exist and appears when complete.  The
+ * container is verified first.  The same container in a directory of the same name gives the same
+ * bytes. */
+coli_status coli__pack(const coli__pack_args *args);
+
+/* Whether the pack `from` is one, all of it: `to` is ignored. */
+coli_status coli__pack_verify(const coli__pack_args *args);
+
+/* The pack `from` to the directory `to`, which must not exist and appears when everything in it was
+ * checked and the container can be opened. */
+coli_status coli__unpack(const coli__pack_args *args);
+
+#endif

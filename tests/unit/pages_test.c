@@ -1,0 +1,128 @@
+/* pages_test.c - part of a mapping is replaced by a copy in huge pages, and nobody sees it. */
+#include <sys/mman.h>
+
+#include "digest.h"
+#include "libcoli/src/base/memory.h"
+#include "libcoli/src/run/model.h"
+
+enum { MIB = 1 << 20, N_BYTES = 9 * MIB + 777 };
+
+static uint8_t pattern(size_t i)
+{
+    return (uint8_t)(i * 2654435761u >> 13);
+}
+
+static char *make_file(void) // free()
+{
+    char *path = world_path(world_scratch(), "bytes");
+    uint8_t *bytes = malloc(N_BYTES);
+    for (size_t i = 0; i < N_BYTES; i++) bytes[i] = pattern(i);
+    T_OK(coli__file_replace(path, bytes, N_BYTES));
+    free(bytes);
+    return path;
+}
+
+static void same_bytes(const coli__map *map)
+{
+    for (size_t i = 0; i < N_BYTES; i++)
+        if (map->data[i] != pattern(i)) T_EQ(i, -1);
+}
+
+/* Whole huge pages inside the bytes, and no others. */
+static uint64_t whole_pages(const uint8_t *at, uint64_t n_bytes)
+{
+    const uintptr_t begin = ((uintptr_t)at + 2 * MIB - 1) / (2 * MIB),
+                    end = ((uintptr_t)at + (uintptr_t)n_bytes) / (2 * MIB);
+    return end > begin ? (uint64_t)(end - begin) * 2 * MIB : 0;
+}
+
+T_TEST(a_copy_in_its_place)
+{
+    T_BEGIN;
+    char *path = make_file();
+    static const uint64_t spans[][2] = {
+        {0, N_BYTES}, {0, 100}, {5, 2 * MIB}, {MIB, 6 * MIB}, {3 * MIB + 1, 5 * MIB}};
+    for (size_t i = 0; i < sizeof spans / sizeof *spans; i++) {
+        coli__map map;
+        T_OK(coli__map_open_guarded(path, &map));
+        const uint8_t *at = map.data + spans[i][0];
+        const uint64_t n = coli__pages_copy_huge(at, spans[i][1]);
+        if (n > 0 || !coli__pages_can_be_huge())
+            T_EQ(n, coli__pages_can_be_huge() ? whole_pages(at, spans[i][1]) : 0);
+        same_bytes(&map);
+        T_EQ(coli__pages_copy_huge(at, spans[i][1]), n); // once more does no harm
+        same_bytes(&map);
+        T_TRUE(coli__map_is_whole(&map));
+        coli__map_close(&map);
+    }
+    free(path);
+}
+
+/* What is a copy does not depend on the file any more, but whether all of it is there is still known. */
+T_TEST(a_file_that_shrinks)
+{
+    T_BEGIN;
+    char *path = make_file();
+    coli__map map;
+    T_OK(coli__map_open_guarded(path, &map));
+    const uint64_t n = coli__pages_copy_huge(map.data, N_BYTES);
+    T_EQ(truncate(path, 0), 0);
+    const uintptr_t begin = ((uintptr_t)map.data + 2 * MIB - 1) / (2 * MIB) * (2 * MIB);
+    const size_t first = begin - (uintptr_t)map.data;
+    for (size_t i = 0; i < n; i++) T_EQ(map.data[first + i], pattern(first + i));
+    T_TRUE(!coli__map_is_whole(&map));
+    coli__map_close(&map);
+    free(path);
+}
+
+static coli_model *open_with(const char *dir, uint32_t huge)
+{
+    coli_model *m;
+    const coli_model_opts opts = {
+        .struct_size = sizeof opts, .backend = "none", .huge_pages = huge};
+    T_OK(coli_model_open(dir, &opts, &m));
+    return m;
+}
+
+T_TEST(a_model_computes_the_same)
+{
+    T_BEGIN;
+    char *dir = world_path(world_scratch(), "model"); // its head alone has nine MB
+    const coli_synth_opts synth = {.struct_size = sizeof synth,
+                                   .like = "hummingbird",
+                                   .d_model = 2048,
+                                   .n_layer = 4,
+                                   .n_vocab = N_VOCAB_MAX,
+                                   .n_expert = 4,
+                                   .n_expert_used = 2,
+                                   .d_ff = 64};
+    T_OK(coli_synth(dir, &synth));
+    coli_model *m = open_with(dir, COLI_HUGE_OFF);
+    T_EQ(m->huge_bytes, 0);
+    const digest expected = digest_of(m, 16, 20);
+    coli_model_close(m);
+
+    m = open_with(dir, COLI_HUGE_ON);
+    if (coli__pages_can_be_huge()) T_LE(4 * MIB, m->huge_bytes);
+    T_LE(m->huge_bytes, coli__model_trunk_bytes(m->container) - m->embedding->n_bytes);
+    const digest got = digest_of(m, 16, 20);
+    T_TRUE(got.h == expected.h);
+    coli_model_close(m);
+
+    m = open_with(dir, COLI_HUGE_AUTO); // too small for it
+    T_EQ(m->huge_bytes, 0);
+    coli_model_close(m);
+    const coli_model_opts wrong = {.struct_size = sizeof wrong, .huge_pages = 3};
+    T_FAILS(coli_model_open(dir, &wrong, &m), COLI_E_INVALID, "huge_pages");
+    free(dir);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_copy_in_its_place),
+        cmocka_unit_test(a_file_that_shrinks),
+        cmocka_unit_test(a_model_computes_the_same),
+    };
+    return cmocka_run_group_tests(tests, NULL, world_teardown);
+}
