@@ -765,7 +765,7 @@ static coli_status packed_row(const coli__weight *w, uint32_t row, float *out)
     int8_t codes[256];
     for (uint32_t begin = 0, n; begin < w->n_in; begin += n) {
         float scale;
-        n = span - begin % span < sizeof codes ? span - begin % span : sizeof codes;
+        n = span - begin % span < sizeof codes ? span - begin % span : (uint32_t)sizeof codes;
         if (n > w->n_in - begin) n = w->n_in - begin;
         COLI_TRY(coli__packing_codes(w->packing, w->tensor, w->scale, first + begin,
                                      w->first_scale + row * n_scale + begin / span, n, codes,
