@@ -76,7 +76,9 @@ int cmd_convert(const app_settings *s)
     app_interrupt_session(NULL);
     if (status != COLI_OK) {
         const int failed = fail_converting(status, s->args[0]);
-        if (status == COLI_E_EXISTS) app_hint("give another OUT, or remove that one first");
+        // not for OUT.partial, where another conversion may be at work
+        if (status == COLI_E_EXISTS && app_system_look(s->args[1]) != APP_PATH_NONE)
+            app_hint("give another OUT, or remove that one first");
         return failed;
     }
     app_note("%s is complete", s->args[1]);

@@ -7,6 +7,7 @@
 #include "format_name.h"
 #include "input.h"
 #include "open_model.h"
+#include "options.h"
 #include "system.h"
 #include "terminal.h"
 
@@ -145,6 +146,7 @@ static uint64_t least_needed(const char *dir, const coli_plan_opts *opts, const 
     coli_plan_opts small = *opts;
     coli_plan_result r = {.struct_size = sizeof r};
     small.experts = small.trunk = "int4";
+    small.recipe = NULL;
     small.measure = false;
     return p->is_imagined && coli_plan_make(dir, &small, &r) == COLI_OK ? r.needed_bytes : 0;
 }
@@ -302,11 +304,16 @@ typedef struct formats {
 static int choose_formats(const app_settings *s, formats *f)
 {
     *f = (formats){.experts = NULL};
+    if (s->recipe && s->group)
+        return app_usage("plan", "plan: --group beside --recipe: give formats in full");
     if (!s->experts && !s->trunk && !s->group) return APP_OK;
     const char *experts = s->experts ? s->experts : "int4", *trunk = s->trunk ? s->trunk : "int8";
     const int code = format_check("plan", s->group, experts, trunk);
-    f->experts = format_name(experts, s->group, f->experts_full, sizeof f->experts_full);
-    f->trunk = format_name(trunk, s->group, f->trunk_full, sizeof f->trunk_full);
+    // beside a recipe a format counts as a line of it: only those that somebody wrote
+    if (!s->recipe || s->experts)
+        f->experts = format_name(experts, s->group, f->experts_full, sizeof f->experts_full);
+    if (!s->recipe || s->trunk)
+        f->trunk = format_name(trunk, s->group, f->trunk_full, sizeof f->trunk_full);
     return code;
 }
 
@@ -339,6 +346,7 @@ int cmd_plan(const app_settings *settings)
                                  .session = &session,
                                  .experts = f.experts,
                                  .trunk = f.trunk,
+                                 .recipe = s.recipe,
                                  .measure = !s.no_measure};
     coli_plan_result p = {.struct_size = sizeof p};
     const coli_status status = coli_plan_make(dir, &opts, &p);

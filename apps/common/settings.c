@@ -153,7 +153,7 @@ const app_option app_options[APP_N_OPTION] = {
     [APP_OPT_GROUP] = {"group", "G", APP_CHOICE, FIELD(group), 0, 0, "64|32|row", "64",
         APP_CONVERT | APP_SYNTH | APP_PLAN,
         "weights that share a scale in int4 and int8"},
-    [APP_OPT_RECIPE] = {"recipe", "NAME|FILE", APP_TEXT, FIELD(recipe), 0, 0, NULL, "balanced", APP_CONVERT,
+    [APP_OPT_RECIPE] = {"recipe", "NAME|FILE", APP_TEXT, FIELD(recipe), 0, 0, NULL, "balanced", APP_CONVERT | APP_PLAN,
         "which tensors get which format: small (balanced, but embedding and head in int4), balanced (experts int4, the "
         "rest int8), exact (all as in the source), or a file of lines like `experts.down int8 layers 0-3`; --experts "
         "and --trunk then count as lines behind it"},

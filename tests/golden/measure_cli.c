@@ -218,11 +218,11 @@ T_TEST(plan_warns_when_memory_is_short)
 {
     T_BEGIN;
     outcome o = RUN("coli", "", "plan", MODEL, "--backend", "none", "--threads", "2", "--ram",
-                    "28MB", "--json");
+                    "31MB", "--json");
     EXPECT(o, o.code == 0); // it can run
     json_t *root = json_of(&o);
     T_STR(json_text_at(root, "fit"), "reads");
-    T_EQ(json_number_at(root, "ram_bytes"), 28000000);
+    T_EQ(json_number_at(root, "ram_bytes"), 31000000);
     T_EQ(json_number_at(root, "n_in_ram") + json_number_at(root, "n_on_disk"), 512);
     T_TRUE(json_number_at(root, "n_on_disk") > 0 && json_number_at(root, "token_disk_bytes") > 0);
     EXPECT(o, has(o.err, "every token will wait for the disk\n"));
@@ -231,7 +231,7 @@ T_TEST(plan_warns_when_memory_is_short)
     snprintf(ctx, sizeof ctx, "%.0f", json_number_at(root, "n_ctx_all"));
     json_decref(root);
     forget(&o);
-    o = RUN("coli", "", "plan", MODEL, "--backend", "none", "--threads", "2", "--ram", "28MB",
+    o = RUN("coli", "", "plan", MODEL, "--backend", "none", "--threads", "2", "--ram", "31MB",
             "--ctx", ctx);
     EXPECT(o, o.code == 0 && !*o.err); // the hint was right
     forget(&o);
@@ -256,7 +256,7 @@ T_TEST(run_agrees_with_plan)
     EXPECT(o, o.code == 1 && !*o.out);
     EXPECT(o, has(o.err, "memory: 8000000 bytes were allowed; the trunk, a conversation and one "));
     forget(&o);
-    o = RUN("coli", "", "run", "--model", MODEL, "--backend", "none", "--ram", "24MB", "--json",
+    o = RUN("coli", "", "run", "--model", MODEL, "--backend", "none", "--ram", "27MB", "--json",
             "--temp", "0", "--no-think", "What is 17 + 25?");
     EXPECT(o, o.code == 0);
     json_t *root = json_of(&o), *ram = json_object_get(root, "ram");

@@ -6,7 +6,7 @@
 #include "libcoli/src/base/alloc.h"
 #include "libcoli/src/math/sample.h"
 
-enum { N = 200 };
+enum { N = 400 }; // some blocks of those that are looked at together
 
 static const coli_sampling neutral = {sizeof(coli_sampling), 1.0f, 0, 1.0f, 0.0f, 1.0f, 0.0f, 0};
 

@@ -346,6 +346,37 @@ T_TEST(a_config_alone_is_planned_as_its_container)
     }
 }
 
+/* Recipes, too: of the presets, and with lines of one's own behind them. */
+T_TEST(recipes_of_what_is_not_converted)
+{
+    T_BEGIN;
+    char *config = text_of(demo, "config.json"), *dir = config_alone("recipe", config);
+    const coli_model_opts o = without_devices(0);
+    coli_plan_opts opts = {
+        .struct_size = sizeof opts, .model = &o, .experts = "int4", .trunk = "int8"};
+    coli_plan_result plain = {.struct_size = sizeof plain}, p = plain;
+    T_OK(coli_plan_make(dir, &opts, &plain));
+    opts.experts = opts.trunk = NULL;
+    opts.recipe = "balanced";
+    T_OK(coli_plan_make(dir, &opts, &p));
+    T_EQ(p.trunk_bytes, plain.trunk_bytes);
+    T_EQ(p.expert_bytes, plain.expert_bytes);
+    opts.recipe = "small"; // embedding and head have half the bits
+    T_OK(coli_plan_make(dir, &opts, &p));
+    T_EQ(plain.trunk_bytes - p.trunk_bytes, 2 * 3456 * 192 / 2);
+    opts.recipe = "exact";
+    T_OK(coli_plan_make(dir, &opts, &p));
+    T_EQ(p.expert_bytes, 3 * 64 * 192 * 2);
+    opts.experts = "int8"; // a line behind it
+    T_OK(coli_plan_make(dir, &opts, &p));
+    T_EQ(p.expert_bytes, 3 * 64 * 192 / 64 * 66);
+    opts.recipe = "/nonexistent";
+    T_FAILS(coli_plan_make(dir, &opts, &p), COLI_E_NOTFOUND, "/nonexistent");
+    coli__dir_remove(dir);
+    free(config);
+    free(dir);
+}
+
 /* The family's sizes, of nothing but their config.json.  Bytes: per 64 weights of int4 34, of int8 66. */
 T_TEST(the_whole_family)
 {
@@ -479,6 +510,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(memory_holds_what_was_said),
         cmocka_unit_test(a_model_runs_in_what_was_allowed),
         cmocka_unit_test(a_config_alone_is_planned_as_its_container),
+        cmocka_unit_test(recipes_of_what_is_not_converted),
         cmocka_unit_test(the_whole_family),
         cmocka_unit_test(speeds_are_measured_when_asked_for),
         cmocka_unit_test(refusals),

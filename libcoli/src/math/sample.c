@@ -1,8 +1,9 @@
 /* sample.c - choose the next token from a row of logits.
  *
  * A quarter of a million logits need no full sort.  Every candidate becomes one 64-bit key whose
- * order is "larger logit first, then lower id"; top_k keeps the best k keys while it scans; what is
- * left stands in a heap, from which keys are taken in rank order only until the draw is decided.
+ * order is "larger logit first, then lower id"; top_k keeps the best k keys while it scans, and blocks of
+ * logits none of which is above the worst of these are passed over; what is left stands in a heap, from
+ * which keys are taken in rank order only until the draw is decided.
  *
  * Masses are integers: e^((logit - max) / temperature) in units of 2^-40.  Their sums are exact, so
  * they may be formed in any order, and less than one unit (10^-12 of the best token) is never
@@ -114,6 +115,31 @@ static uint64_t pop(uint64_t *heap, size_t n)
     return top;
 }
 
+/* ---- looking for the best --------------------------------------------------------------------- */
+
+enum { BLOCK = 64 }; // logits that are looked at together, and mostly put aside
+
+static bool any_above(const float *x, uint32_t n, float bar)
+{
+    uint32_t above = 0;
+    for (uint32_t i = 0; i < n; i++) above |= x[i] > bar; // false for NaN, the lowest
+    return above;
+}
+
+/* Goes through blocks from *id on to the first in which a token may beat one of a lower id whose penalised
+ * logit is `bar`; returns its end.  Where no penalty raises a logit, one that is not above the bar
+ * does not. */
+static uint32_t next_block(const coli__sample_args *a, float bar, uint32_t *id)
+{
+    const coli_sampling *s = a->sampling;
+    const bool skips = s->repetition_penalty >= 1.0f && s->presence_penalty >= 0.0f;
+    for (uint32_t n; *id < a->n_token; *id += n) {
+        n = a->n_token - *id < BLOCK ? a->n_token - *id : BLOCK;
+        if (!skips || any_above(a->logits + *id, n, bar)) return *id + n;
+    }
+    return *id;
+}
+
 /* All candidates, or the best k, in any order; returns how many.  For the best k the heap holds
  * inverted keys: its root is the worst of them, which a better one replaces. */
 static size_t collect(const coli__sample_args *a, uint64_t *keys)
@@ -125,12 +151,13 @@ static size_t collect(const coli__sample_args *a, uint64_t *keys)
     }
     for (uint32_t id = 0; id < k; id++) keys[id] = ~key_of(penalised(a, id), id);
     make_heap(keys, k);
-    for (uint32_t id = k; id < a->n_token; id++) {
-        const uint64_t key = ~key_of(penalised(a, id), id);
-        if (key >= keys[0]) continue;
-        keys[0] = key;
-        sift_down(keys, k, 0);
-    }
+    for (uint32_t id = k, end; end = next_block(a, logit_of(~keys[0]), &id), id < end;)
+        for (; id < end; id++) {
+            const uint64_t key = ~key_of(penalised(a, id), id);
+            if (key >= keys[0]) continue;
+            keys[0] = key;
+            sift_down(keys, k, 0);
+        }
     for (uint32_t i = 0; i < k; i++) keys[i] = ~keys[i];
     return k;
 }
@@ -146,11 +173,12 @@ static uint64_t mass_of(uint64_t key, float max, float temperature)
 
 static uint32_t greedy(const coli__sample_args *a)
 {
-    uint64_t best = 0;
-    for (uint32_t id = 0; id < a->n_token; id++) {
-        const uint64_t key = key_of(penalised(a, id), id);
-        best = key > best ? key : best;
-    }
+    uint64_t best = key_of(penalised(a, 0), 0);
+    for (uint32_t id = 1, end; end = next_block(a, logit_of(best), &id), id < end;)
+        for (; id < end; id++) {
+            const uint64_t key = key_of(penalised(a, id), id);
+            best = key > best ? key : best;
+        }
     return id_of(best);
 }
 

@@ -16,6 +16,7 @@
 
 #include "../base/threads.h"
 #include "convert_job.h"
+#include "recipe.h"
 
 enum { CHAT_MAX_BYTES = 1 << 16 };
 
@@ -183,14 +184,38 @@ coli_status coli__container_check_whole(const coli__container *c)
 
 /* -- imagine ----------------------------------------------------------------------------------- */
 
-static coli__wfmt imagined_format(coli__role role, coli__wfmt trunk)
+/* As the recipe says; false when it says nothing. */
+static bool recipe_format(const coli__formats *f, const coli__recipe_item *item, coli__wfmt *out)
 {
-    if (role == COLI_ROLE_TRUNK || role == COLI_ROLE_EMBED) return trunk;
-    return (coli__wfmt){.type = role == COLI_ROLE_PRECISE ? COLI_W_BF16 : COLI_W_F32};
+    coli__recipe_choice choice;
+    if (!f->recipe || !coli__recipe_find(f->recipe, item, &choice)) return false;
+    *out = choice.is_source ? (coli__wfmt){.type = COLI_W_BF16} : choice.fmt;
+    return true;
+}
+
+static coli__wfmt imagined_format(const coli__model_spec *spec, const coli__tensor_spec *s,
+                                  const coli__formats *f)
+{
+    char kind[128];
+    const coli__recipe_item item = coli__recipe_tensor(spec, s, kind);
+    coli__wfmt fmt;
+    if (s->role == COLI_ROLE_VECTOR) return (coli__wfmt){.type = COLI_W_F32};
+    if (recipe_format(f, &item, &fmt)) return fmt;
+    return s->role == COLI_ROLE_PRECISE ? (coli__wfmt){.type = COLI_W_BF16} : f->trunk;
+}
+
+/* part: 0 gate, 1 up, 2 down. */
+static coli__wfmt imagined_expert_format(const coli__expert_spec *s, uint32_t part,
+                                         const coli__formats *f)
+{
+    char kind[128];
+    const coli__recipe_item item = coli__recipe_expert(s, part, kind);
+    coli__wfmt fmt;
+    return recipe_format(f, &item, &fmt) ? fmt : f->experts;
 }
 
 static coli_status imagine_tensors(coli__container *c, const coli__model_spec *spec,
-                                   coli__wfmt trunk)
+                                   const coli__formats *f)
 {
     uint64_t longest = 64;
     c->table.entries = coli__calloc(spec->n_tensor, sizeof *c->table.entries);
@@ -200,7 +225,7 @@ static coli_status imagine_tensors(coli__container *c, const coli__model_spec *s
         const coli__tensor_spec *s = &spec->tensors[i];
         coli__ct_tensor *t = &c->table.entries[i].tensor;
         snprintf(t->name, sizeof t->name, "%s", s->name);
-        t->mat = (coli__mat){NULL, s->n_out, s->n_in, imagined_format(s->role, trunk), 0};
+        t->mat = (coli__mat){NULL, s->n_out, s->n_in, imagined_format(spec, s, f), 0};
         if (!coli__ct_size_tensor(t))
             return coli__fail(COLI_E_LIMIT, "tensor %s: is too large", s->name);
         if (s->role == COLI_ROLE_VECTOR && t->n_bytes > longest) longest = t->n_bytes;
@@ -211,7 +236,8 @@ static coli_status imagine_tensors(coli__container *c, const coli__model_spec *s
     return coli__ct_table_sort(&c->table);
 }
 
-static coli_status imagine_experts(coli__container *c, const coli__model_spec *spec, coli__wfmt fmt)
+static coli_status imagine_experts(coli__container *c, const coli__model_spec *spec,
+                                   const coli__formats *f)
 {
     c->table.layers = coli__calloc(spec->n_expert_layer, sizeof *c->table.layers);
     if (!c->table.layers) return COLI_E_NOMEM;
@@ -228,7 +254,9 @@ static coli_status imagine_experts(coli__container *c, const coli__model_spec *s
                                 .d_ff = s->d_ff,
                                 .data = c->zeros,
                                 .scale_exp = l->scale_exp};
-        x->gate.fmt = x->up.fmt = x->down.fmt = fmt;
+        x->gate.fmt = imagined_expert_format(s, 0, f);
+        x->up.fmt = imagined_expert_format(s, 1, f);
+        x->down.fmt = imagined_expert_format(s, 2, f);
         x->gate.data = x->up.data = x->down.data = c->zeros;
         if (!coli__ct_size_experts(x))
             return coli__fail(COLI_E_LIMIT, "experts of layer %u: are too large", s->layer);
@@ -246,16 +274,17 @@ static coli_status imagine_into(coli__container *c, const char *dir, const char 
 }
 
 coli_status coli__container_imagine(const char *dir, const char *engine, json_t *config,
-                                    const coli__model_spec *spec, coli__wfmt experts,
-                                    coli__wfmt trunk, coli__container **out)
+                                    const coli__model_spec *spec, const coli__formats *formats,
+                                    coli__container **out)
 {
     *out = NULL;
+    if (formats->recipe) COLI_TRY(coli__recipe_check(formats->recipe, spec));
     coli__container *c = coli__calloc(1, sizeof *c);
     if (!c) return COLI_E_NOMEM;
     c->config = json_incref(config);
     coli_status status = imagine_into(c, dir, engine);
-    if (status == COLI_OK) status = imagine_tensors(c, spec, trunk);
-    if (status == COLI_OK) status = imagine_experts(c, spec, experts);
+    if (status == COLI_OK) status = imagine_tensors(c, spec, formats);
+    if (status == COLI_OK) status = imagine_experts(c, spec, formats);
     if (status == COLI_OK)
         *out = c;
     else

@@ -39,12 +39,19 @@ typedef struct coli__ct_experts {
 coli_status coli__container_open(const char *dir, coli__container **out);
 void coli__container_close(coli__container *c);
 
+/* Of a checkpoint in bf16 that is not converted yet. */
+typedef struct coli__formats {
+    struct coli__recipe *recipe; // decides first; NULL: there is none
+    coli__wfmt experts, trunk;
+} coli__formats;
+
 /* What converting would make of a model with this config (a new reference is taken), in these formats:
  * names, formats and sizes are right, vectors are zeros, and no other weights may be read.  For whoever
- * wants to know how large it will be.  E_LIMIT, E_NOMEM. */
+ * wants to know how large it will be.  E_FORMAT (a recipe that is not for this model), E_LIMIT,
+ * E_NOMEM. */
 coli_status coli__container_imagine(const char *dir, const char *engine, json_t *config,
-                                    const coli__model_spec *spec, coli__wfmt experts,
-                                    coli__wfmt trunk, coli__container **out);
+                                    const coli__model_spec *spec, const coli__formats *formats,
+                                    coli__container **out);
 bool coli__container_is_imagined(const coli__container *c);
 
 /* E_IO when model.coli became shorter or could not be read since it was opened: what was read of it

@@ -45,13 +45,13 @@ static bool is_needed(int file)
 
 /* How far it is. */
 typedef struct work {
-    const coli__pack_args *args;
+    const coli__pack_job *args;
     uint64_t done_bytes, total_bytes;
 } work;
 
 static coli_status report(work *w, const char *what, uint64_t more_bytes)
 {
-    const coli__pack_args *a = w->args;
+    const coli__pack_job *a = w->args;
     w->done_bytes += more_bytes;
     if (!a->progress || a->progress(a->user, what, w->done_bytes, w->total_bytes)) return COLI_OK;
     return coli__fail(COLI_E_CANCELLED, "%s: was stopped", a->from);
@@ -156,7 +156,7 @@ static coli_status put_files(packing *p)
 }
 
 /* What is sent is sound. */
-static coli_status verify_source(const coli__pack_args *a)
+static coli_status verify_source(const coli__pack_job *a)
 {
     coli__container *c;
     COLI_TRY(coli__container_open(a->from, &c));
@@ -202,7 +202,7 @@ static coli_status write_pack(packing *p, const char *partial)
     return status;
 }
 
-coli_status coli__pack(const coli__pack_args *args)
+coli_status coli__pack(const coli__pack_job *args)
 {
     if (coli__path_exists(args->to)) return exists(args->to);
     COLI_TRY(verify_source(args));
@@ -413,7 +413,7 @@ static coli_status write_dir(pack *k, const char *partial)
 }
 
 /* What was read of a pack that became shorter means nothing, so that is said first. */
-static coli_status with_pack(const coli__pack_args *args, const char *partial)
+static coli_status with_pack(const coli__pack_job *args, const char *partial)
 {
     pack k = {.work = {.args = args}};
     coli_status status = look(&k);
@@ -423,12 +423,12 @@ static coli_status with_pack(const coli__pack_args *args, const char *partial)
     return whole == COLI_OK ? status : whole;
 }
 
-coli_status coli__pack_verify(const coli__pack_args *args)
+coli_status coli__pack_verify(const coli__pack_job *args)
 {
     return with_pack(args, NULL);
 }
 
-coli_status coli__unpack(const coli__pack_args *args)
+coli_status coli__unpack(const coli__pack_job *args)
 {
     if (coli__path_exists(args->to)) return exists(args->to);
     coli__buf partial = {0};

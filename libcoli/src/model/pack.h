@@ -10,23 +10,23 @@
 
 #include "container.h"
 
-typedef struct coli__pack_args {
+typedef struct coli__pack_job {
     const char *from, *to;
     coli__describe_fn describe;
     coli__progress_fn progress; // in bytes; may be NULL
     void *user;
-} coli__pack_args;
+} coli__pack_job;
 
 /* The container directory `from` to the file `to`, which must not exist and appears when complete.  The
  * container is verified first.  The same container in a directory of the same name gives the same
  * bytes. */
-coli_status coli__pack(const coli__pack_args *args);
+coli_status coli__pack(const coli__pack_job *args);
 
 /* Whether the pack `from` is one, all of it: `to` is ignored. */
-coli_status coli__pack_verify(const coli__pack_args *args);
+coli_status coli__pack_verify(const coli__pack_job *args);
 
 /* The pack `from` to the directory `to`, which must not exist and appears when everything in it was
  * checked and the container can be opened. */
-coli_status coli__unpack(const coli__pack_args *args);
+coli_status coli__unpack(const coli__pack_job *args);
 
 #endif

@@ -385,7 +385,7 @@ coli_status coli_model_save_heat(const coli_model *m)
 
 /* Of config.json alone. */
 static coli_status imagine_container(coli_model *m, const char *dir, const char *config_path,
-                                     const coli__model_formats *formats)
+                                     const coli__formats *formats)
 {
     json_t *config;
     const char *engine;
@@ -393,8 +393,7 @@ static coli_status imagine_container(coli_model *m, const char *dir, const char 
     COLI_TRY(coli__json_read(config_path, COLI_CONFIG_MAX_BYTES, COLI_CONFIG_MAX_DEPTH, &config));
     coli_status status = coli__engine_describe(config, &engine, &spec);
     if (status == COLI_OK)
-        status = coli__container_imagine(dir, engine, config, &spec, formats->experts,
-                                         formats->trunk, &m->container);
+        status = coli__container_imagine(dir, engine, config, &spec, formats, &m->container);
     coli__model_spec_finish(&spec);
     json_decref(config);
     return status;
@@ -408,8 +407,7 @@ static coli_status look_for(const char *dir, const char *name, char **path, bool
     return COLI_OK;
 }
 
-static coli_status find_container(coli_model *m, const char *dir,
-                                  const coli__model_formats *formats)
+static coli_status find_container(coli_model *m, const char *dir, const coli__formats *formats)
 {
     char *model = NULL, *config = NULL;
     bool has_model = true, has_config = false;
@@ -427,7 +425,7 @@ static coli_status find_container(coli_model *m, const char *dir,
 }
 
 static coli_status open_container(coli_model *m, const char *dir, const coli_model_opts *o,
-                                  const coli__model_formats *formats)
+                                  const coli__formats *formats)
 {
     COLI_TRY(coli__kernels_get(o->isa, &m->kernels));
     COLI_TRY(find_container(m, dir, formats));
@@ -439,7 +437,7 @@ static coli_status open_container(coli_model *m, const char *dir, const coli_mod
 }
 
 coli_status coli__model_look(coli_model *m, const char *dir, const coli_model_opts *o,
-                             const coli__model_formats *formats)
+                             const coli__formats *formats)
 {
     coli__place_list list;
     COLI_TRY(coli__place_parse(o->place, &list));
@@ -559,6 +557,7 @@ coli_status coli_model_get_info(const coli_model *m, coli_model_info *info)
         .token_head_bytes = m->token_head_bytes,
         .n_mac_body = m->n_mac_body,
         .n_mac_head = m->n_mac_head,
+        .n_mac_experts = m->n_mac_experts,
     };
     coli__struct_fill(info, &full, sizeof full);
     return COLI_OK;

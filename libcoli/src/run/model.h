@@ -54,11 +54,8 @@ bool coli__model_is_stop(const coli_model *m, int32_t id);
  * failure.
  *   formats  where there is no model.coli: as if config.json's model had been converted to these; NULL:
  *            that is an error */
-typedef struct coli__model_formats {
-    coli__wfmt experts, trunk;
-} coli__model_formats;
 coli_status coli__model_look(coli_model *m, const char *dir, const coli_model_opts *o,
-                             const coli__model_formats *formats);
+                             const coli__formats *formats);
 /* How many experts of each layer memory holds, beside the trunk and one session like this: fills ram and
  * resident_bytes, the numbers that zeros in `session` stand for, and what it takes.  The model is looked
  * at as far as coli__model_look opens it, without devices. */

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "../base/memory.h"
+#include "../model/recipe.h"
 #include "../moe/budget.h"
 #include "../moe/store.h"
 #include "api.h"
@@ -145,7 +146,7 @@ static coli_status plan_speed(coli_model *m, const coli_model_opts *o, coli_plan
 typedef struct wishes {
     coli_model_opts model;
     coli_session_opts session;
-    coli__model_formats formats; // of a model that is not converted
+    coli__formats formats; // of a model that is not converted
     bool formats_are_asked, measure;
 } wishes;
 
@@ -199,14 +200,23 @@ static coli_status plan_for(const char *dir, const wishes *w, coli_plan_result *
     return status;
 }
 
+/* What is asked for beside it counts as lines behind its own, as for coli_convert. */
+static coli_status read_recipe(const coli_plan_opts *o, coli__recipe **out)
+{
+    COLI_TRY(coli__recipe_open(o->recipe, out));
+    if (o->trunk) COLI_TRY(coli__recipe_add(*out, "trunk", "trunk", o->trunk));
+    return o->experts ? coli__recipe_add(*out, "experts", "experts", o->experts) : COLI_OK;
+}
+
 static coli_status read_wishes(const coli_model_opts *model, const coli_session_opts *session,
                                const coli_plan_opts *o, wishes *w)
 {
-    *w = (wishes){.measure = o->measure, .formats_are_asked = o->experts || o->trunk};
+    *w = (wishes){.measure = o->measure, .formats_are_asked = o->experts || o->trunk || o->recipe};
     COLI_TRY(coli__opts_copy("coli_model_opts", &w->model, sizeof w->model, model));
     COLI_TRY(coli__opts_copy("coli_session_opts", &w->session, sizeof w->session, session));
     COLI_TRY(coli__wfmt_parse(o->experts ? o->experts : "int4", &w->formats.experts));
-    return coli__wfmt_parse(o->trunk ? o->trunk : "int8", &w->formats.trunk);
+    COLI_TRY(coli__wfmt_parse(o->trunk ? o->trunk : "int8", &w->formats.trunk));
+    return o->recipe ? read_recipe(o, &w->formats.recipe) : COLI_OK;
 }
 
 coli_status coli_plan_make(const char *dir, const coli_plan_opts *opts, coli_plan_result *out)
@@ -216,8 +226,10 @@ coli_status coli_plan_make(const char *dir, const coli_plan_opts *opts, coli_pla
     coli_plan_opts o;
     wishes w;
     COLI_TRY(coli__opts_copy("coli_plan_opts", &o, sizeof o, opts));
-    COLI_TRY(read_wishes(o.model, o.session, &o, &w));
-    return plan_for(dir, &w, out);
+    coli_status status = read_wishes(o.model, o.session, &o, &w);
+    if (status == COLI_OK) status = plan_for(dir, &w, out);
+    coli__recipe_close(w.formats.recipe);
+    return status;
 }
 
 coli_status coli_plan(const char *dir, const coli_model_opts *model,

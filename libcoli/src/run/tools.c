@@ -223,21 +223,21 @@ coli_status coli_verify(const char *dir, coli_progress_fn progress, void *user)
 coli_status coli_pack(const char *dir, const char *file, coli_progress_fn progress, void *user)
 {
     if (!dir || !file) return coli__fail(COLI_E_INVALID, "coli_pack: a path is NULL");
-    const coli__pack_args args = {dir, file, coli__engine_describe, progress, user};
+    const coli__pack_job args = {dir, file, coli__engine_describe, progress, user};
     return coli__pack(&args);
 }
 
 coli_status coli_pack_verify(const char *file, coli_progress_fn progress, void *user)
 {
     if (!file) return coli__fail(COLI_E_INVALID, "coli_pack_verify: file is NULL");
-    const coli__pack_args args = {file, NULL, coli__engine_describe, progress, user};
+    const coli__pack_job args = {file, NULL, coli__engine_describe, progress, user};
     return coli__pack_verify(&args);
 }
 
 coli_status coli_unpack(const char *file, const char *dir, coli_progress_fn progress, void *user)
 {
     if (!file || !dir) return coli__fail(COLI_E_INVALID, "coli_unpack: a path is NULL");
-    const coli__pack_args args = {file, dir, coli__engine_describe, progress, user};
+    const coli__pack_job args = {file, dir, coli__engine_describe, progress, user};
     return coli__unpack(&args);
 }
 
