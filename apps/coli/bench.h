@@ -29,6 +29,7 @@ typedef struct bench_result {
     uint64_t seed;
     bench_spread stream_gb_s, peak_gmac_s;
     bench_spread prefill_tok_s, decode_tok_s;
+    bench_spread prefill_experts_s; // seconds of a prompt's routed experts, on the wall; with phases
     bench_part parts[BENCH_N_PART];
     /* With devices: (row, expert) pairs of the measured decodes that they computed, and others; experts
      * that came in while anything was measured. */

@@ -23,6 +23,19 @@ double bench_prefill_gmac_s(const bench_result *r)
     return (body + head / r->n_prefill) * r->prefill_tok_s.median * 1e-9;
 }
 
+/* Of the routed experts alone: with phases. */
+static double prefill_experts_gmac_s(const bench_result *r)
+{
+    const double seconds = r->prefill_experts_s.median;
+    return seconds > 0 ? (double)r->model.n_mac_experts * r->n_prefill / seconds * 1e-9 : 0;
+}
+
+/* How many rows of the prompt an expert has, on average. */
+static double rows_per_expert(const bench_result *r)
+{
+    return (double)r->n_prefill * r->model.n_expert_used / r->model.n_expert;
+}
+
 static double decode_gb_s(const bench_result *r)
 {
     return (double)bench_token_bytes(r) * r->decode_tok_s.median * 1e-9;
@@ -128,6 +141,9 @@ void bench_print_text(const bench_result *r)
     if (r->n_prefill)
         printf("\nprefill: %.1f GMAC/s, %.1f %% of the peak\n", bench_prefill_gmac_s(r),
                bench_prefill_gmac_s(r) / r->peak_gmac_s.median * 100);
+    if (r->n_prefill && r->with_phases)
+        printf("  experts, %.1f rows each: %.1f GMAC/s, %.1f %% of the peak\n", rows_per_expert(r),
+               prefill_experts_gmac_s(r), prefill_experts_gmac_s(r) / r->peak_gmac_s.median * 100);
     if (r->with_phases) print_phases(r);
     if (r->devices.n_device) print_devices(r);
     printf("\nmachine: stream %.2f GB/s (min %.2f, max %.2f; %.2f GiB read by %" PRIu32
@@ -164,7 +180,13 @@ static json_t *prefill_json(const bench_result *r)
     json_t *o = json_pack("{s:o, s:o, s:f, s:f}", "n_token", number(r->n_prefill), "tok_s",
                           spread_json(r->prefill_tok_s), "gmac_s", gmac_s, "share_of_peak",
                           gmac_s / r->peak_gmac_s.median);
-    if (r->with_phases) json_object_set_new(o, "phases_ms", phases_json(&r->prefill_phases, 1));
+    if (!r->with_phases) return o;
+    const double experts = prefill_experts_gmac_s(r);
+    json_object_set_new(o, "experts",
+                        json_pack("{s:f, s:f, s:f}", "rows_per_expert", rows_per_expert(r),
+                                  "gmac_s", experts, "share_of_peak",
+                                  experts / r->peak_gmac_s.median));
+    json_object_set_new(o, "phases_ms", phases_json(&r->prefill_phases, 1));
     return o;
 }
 

@@ -31,7 +31,7 @@ typedef struct bench {
     coli_sampling sampling;
     bench_result r;
     /* (n_round) */
-    double *stream, *peak, *prefill, *decode, *part[BENCH_N_PART];
+    double *stream, *peak, *prefill, *prefill_experts, *decode, *part[BENCH_N_PART];
 } bench;
 
 /* -- numbers ---------------------------------------------------------------------------------- */
@@ -106,7 +106,7 @@ static coli_status timed_decode(bench *b, uint32_t round)
     return status;
 }
 
-static coli_status timed_prefill(bench *b)
+static coli_status timed_prefill(bench *b, uint32_t round)
 {
     double seconds;
     coli_phases *p = &b->r.prefill_phases;
@@ -114,6 +114,7 @@ static coli_status timed_prefill(bench *b)
     if (status == COLI_OK) status = prefill(b, &seconds);
     *p = (coli_phases){.struct_size = sizeof *p};
     const coli_status stopped = coli_clock_stop(b->engine.model, p);
+    b->prefill_experts[round] = (double)p->experts_wall_ns * 1e-9;
     return status == COLI_OK ? stopped : status;
 }
 
@@ -138,7 +139,7 @@ static coli_status run_round(bench *b, uint32_t i)
         r->n_miss += after.n_row_host - before.n_row_host;
     }
     if (status == COLI_OK && r->n_decode) status = timed_decode(b, i);
-    if (status == COLI_OK && r->n_prefill && r->with_phases) status = timed_prefill(b);
+    if (status == COLI_OK && r->n_prefill && r->with_phases) status = timed_prefill(b, i);
     if (status == COLI_OK)
         app_note("round %u of %u: stream %.1f GB/s, peak %.0f GMAC/s, prefill %.1f tok/s, "
                  "decode %.2f tok/s",
@@ -180,6 +181,7 @@ static void summarise(bench *b)
     r->stream_gb_s = bench_spread_of(b->stream, n);
     r->peak_gmac_s = bench_spread_of(b->peak, n);
     r->prefill_tok_s = bench_spread_of(b->prefill, n);
+    r->prefill_experts_s = bench_spread_of(b->prefill_experts, n);
     r->decode_tok_s = bench_spread_of(b->decode, n);
     static const char *const names[BENCH_N_PART] = {"experts", "trunk", "head"};
     const uint64_t bytes[BENCH_N_PART] = {r->model.token_expert_bytes, r->model.token_trunk_bytes,
@@ -218,8 +220,8 @@ static coli_status measure(bench *b)
 
 static void allocate(bench *b)
 {
-    double **const rows[] = {&b->stream,  &b->peak,    &b->prefill, &b->decode,
-                             &b->part[0], &b->part[1], &b->part[2]};
+    double **const rows[] = {&b->stream, &b->peak,    &b->prefill, &b->prefill_experts,
+                             &b->decode, &b->part[0], &b->part[1], &b->part[2]};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         *rows[i] = app_alloc(b->r.n_round, sizeof(double));
 }
@@ -233,6 +235,7 @@ static void finish(bench *b)
     free(b->stream);
     free(b->peak);
     free(b->prefill);
+    free(b->prefill_experts);
     free(b->decode);
     for (int i = 0; i < BENCH_N_PART; i++) free(b->part[i]);
 }

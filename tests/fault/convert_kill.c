@@ -330,6 +330,33 @@ T_TEST(other_formats_begin_anew)
     coli__dir_remove(plain);
 }
 
+/* A recipe that comes to other formats is another conversion; one that does not is the same. */
+T_TEST(another_recipe_begins_anew)
+{
+    T_BEGIN;
+    static const char *const texts[] = {"experts int4\ntrunk int8\n",
+                                        "experts.down int8 layers 1\n"};
+    for (int i = 0; i < 2; i++) {
+        coli__recipe *r;
+        T_OK(coli__recipe_parse("r", texts[i], strlen(texts[i]), &r));
+        leave_half();
+        const coli__convert_args args = {.src = src,
+                                         .out = out,
+                                         .describe = coli__engine_describe,
+                                         .n_thread = 2,
+                                         .note = take_note,
+                                         .recipe = r,
+                                         .experts = micro_format("int4"),
+                                         .trunk = micro_format("int8")};
+        notes[0] = 0;
+        T_OK(coli__convert(&args));
+        T_TRUE((strstr(notes, "beginning anew: ") != NULL) == (i == 1));
+        coli__recipe_close(r);
+        if (i == 0) same_dirs(whole, out, "the same formats");
+        coli__dir_remove(out);
+    }
+}
+
 static void flip(const char *path, long offset)
 {
     FILE *f = fopen(path, "r+b");
@@ -489,6 +516,7 @@ int main(void)
         cmocka_unit_test(the_clock_met_it_at_work),
         cmocka_unit_test(killed_all_the_time),
         cmocka_unit_test(other_formats_begin_anew),
+        cmocka_unit_test(another_recipe_begins_anew),
         cmocka_unit_test(a_changed_source_begins_anew),
         cmocka_unit_test(what_was_damaged_begins_anew),
         cmocka_unit_test(two_conversions_exclude_each_other),

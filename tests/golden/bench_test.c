@@ -146,6 +146,10 @@ T_TEST(json_has_every_field_and_the_sums_are_right)
     check_shares(root, 20);
     check_phases(root, "prefill");
     check_phases(root, "decode");
+    T_EQ(number(root, "prefill.experts.rows_per_expert"), 20 * 4 / 16); // SMALL uses 4 of 16
+    T_TRUE(number(root, "prefill.experts.gmac_s") > 0);
+    equal("prefill.experts.share_of_peak", number(root, "prefill.experts.share_of_peak"),
+          number(root, "prefill.experts.gmac_s") / number(root, "machine.peak_gmac_s.median"));
     json_decref(root);
     forget(&o);
 }
@@ -171,6 +175,7 @@ T_TEST(only_what_was_asked_for_is_measured)
             "1", "--buffer", "8", "--context", "5", "--isa", "scalar", "--threads", "1",
             "--phases");
     EXPECT(o, o.code == 0 && has(o.out, " pp8 @ d5 |") && has(o.out, " tg2 @ d5 |"));
+    EXPECT(o, has(o.out, "experts, 0.8 rows each: ")); // 8 rows, 6 of 64
     EXPECT(o, has(o.out, "matmul kernel in cache") && has(o.out, "waiting") &&
                   has(o.out, "experts") && has(o.out, "scalar"));
     forget(&o);

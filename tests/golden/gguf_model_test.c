@@ -349,6 +349,25 @@ static void collect(void *user, const char *line)
     T_OK(coli__buf_printf(user, "%s\n", line));
 }
 
+/* Whatever the file holds, the recipe `exact` finds a format for it. */
+T_TEST(exactly_as_it_is)
+{
+    T_BEGIN;
+    static const char *const names[] = {"tiny-mix", "k", "iq"};
+    for (int i = 0; i < 3; i++) {
+        coli__buf lines = {0};
+        char in[200], out[128];
+        snprintf(in, sizeof in, "%s/%s.gguf", FIXTURES, names[i]);
+        snprintf(out, sizeof out, "%s/exact-%s", world_scratch(), names[i]);
+        const coli_convert_opts opts = {
+            .struct_size = sizeof opts, .note = collect, .user = &lines, .recipe = "exact"};
+        T_OK(coli_convert(in, out, &opts));
+        if (strstr(lines.data, "error") || !strstr(lines.data, "exactly"))
+            fail_msg("%s: %s", names[i], lines.data);
+        coli__buf_finish(&lines);
+    }
+}
+
 T_TEST(the_kinds_are_accounted_for)
 {
     T_BEGIN;
@@ -530,6 +549,7 @@ int main(void)
         cmocka_unit_test(a_file_and_its_checkpoint_are_one_model),
         cmocka_unit_test(logits_are_those_of_the_file),
         cmocka_unit_test(grids_are_kept),
+        cmocka_unit_test(exactly_as_it_is),
         cmocka_unit_test(the_kinds_are_accounted_for),
         cmocka_unit_test(the_tokenizer_is_rebuilt),
         cmocka_unit_test(what_is_wrong_is_named),

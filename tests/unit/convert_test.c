@@ -266,8 +266,9 @@ T_TEST(recipes_decide)
     micro_init(&m, MICRO_CONFIG(4, ""), 6, MICRO_FUSED);
     const char *src = micro_write(&m, micro_path("recipe.src")), *out = micro_path("recipe");
     micro_finish(&m);
-    micro_text(micro_path("recipe.txt"), "experts int4\nexperts.down int8-g32-f32 layers 1\n"
-                                         "self_attn.* bf16\nembed source\nhead int4\nrouter f32\n");
+    micro_text(micro_path("recipe.txt"),
+               "experts int4\nexperts.down int8-g32-f32 layers 1\nexperts.up bf16 layers 0\n"
+               "self_attn.* bf16\nembed source\nhead int4\nrouter f32\n");
     coli_convert_opts opts = {
         .struct_size = sizeof opts, .n_threads = 2, .recipe = micro_path("recipe.txt")};
     T_OK(coli_convert(src, out, &opts));
@@ -280,6 +281,7 @@ T_TEST(recipes_decide)
           "int8-g64-f16"); // no line: the default
     T_STR(format_of(c, "layers.0.mlp.gate.weight"), "f32");
     is_format(coli__container_experts(c, 0)->down.fmt, "int4-g64-f16");
+    is_format(coli__container_experts(c, 0)->up.fmt, "bf16");
     is_format(coli__container_experts(c, 1)->down.fmt, "int8-g32-f32");
     is_format(coli__container_experts(c, 1)->gate.fmt, "int4-g64-f16");
     coli__container_close(c);

@@ -219,24 +219,44 @@ T_TEST(what_a_format_holds_stays_as_it_is)
         uint32_t group, down_group;
         const char *said[2];
     } cases[] = {
-        {false, false, 0, 0, {"int4 per row to int4-row-f32: 0.4424 M weights, exactly|", NULL}},
-        {false, false, 64, 0, {"int4 in groups of 64 to int4-g64-f32: 0.4424 M weights, exactly|"}},
-        {false, false, 32, 0, {"int4 in groups of 32 to int4-g32-f32: 0.4424 M weights, exactly|"}},
+        {false,
+         false,
+         0,
+         0,
+         {"int4 per row to int4-row-f32: 0.4424 M weights in 18 matrices, exactly|", NULL}},
+        {false,
+         false,
+         64,
+         0,
+         {"int4 in groups of 64 to int4-g64-f32: 0.4424 M weights in 18 matrices, exactly|"}},
+        {false,
+         false,
+         32,
+         0,
+         {"int4 in groups of 32 to int4-g32-f32: 0.4424 M weights in 18 matrices, exactly|"}},
         {false, false, 128, 0, {"int4 in groups of 128 to int4-", "exactly|"}},
-        {true, false, 0, 0, {"int8 per row to int8-row-f32: 0.4424 M weights, exactly|", NULL}},
-        {true, false, 64, 0, {"int8 in groups of 64 to int8-g64-f32: 0.4424 M weights, exactly|"}},
+        {true,
+         false,
+         0,
+         0,
+         {"int8 per row to int8-row-f32: 0.4424 M weights in 18 matrices, exactly|", NULL}},
+        {true,
+         false,
+         64,
+         0,
+         {"int8 in groups of 64 to int8-g64-f32: 0.4424 M weights in 18 matrices, exactly|"}},
         {false,
          true,
          64,
          0,
-         {"int4 in groups of 64 to int4-g64-f32: 0.2949 M weights, exactly|",
-          "int8 per row to int8-row-f32: 0.1475 M weights, exactly|"}},
+         {"int4 in groups of 64 to int4-g64-f32: 0.2949 M weights in 12 matrices, exactly|",
+          "int8 per row to int8-row-f32: 0.1475 M weights in 6 matrices, exactly|"}},
         {false,
          true,
          0,
          64,
-         {"int4 per row to int4-row-f32: 0.2949 M weights, exactly|",
-          "int8 in groups of 64 to int8-g64-f32: 0.1475 M weights, exactly|"}},
+         {"int4 per row to int4-row-f32: 0.2949 M weights in 12 matrices, exactly|",
+          "int8 in groups of 64 to int8-g64-f32: 0.1475 M weights in 6 matrices, exactly|"}},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         make(cases[i].is8, cases[i].mixed, cases[i].group, cases[i].down_group);
@@ -265,14 +285,18 @@ T_TEST(what_none_holds_is_quantised_anew)
     make(false, false, 48, 0);
     const char *src = write_container(), *out = micro_path("anew");
     T_OK(convert(src, out, NULL));
-    T_TRUE(strstr(notes, "int4 in groups of 48 to int4-g64-f16: 0.4424 M weights, error ") != NULL);
+    T_TRUE(
+        strstr(notes, "int4 in groups of 48 to int4-g64-f16: 0.4424 M weights in 18 matrices, ") !=
+        NULL);
     micro_compare_all(out, src);
     coli__dir_remove(out);
 
     make(false, false, 64, 0);
     src = write_container();
     T_OK(convert(src, out, "int8-g32-f16"));
-    T_TRUE(strstr(notes, "int4 in groups of 64 to int8-g32-f16: 0.4424 M weights, error ") != NULL);
+    T_TRUE(
+        strstr(notes, "int4 in groups of 64 to int8-g32-f16: 0.4424 M weights in 18 matrices, ") !=
+        NULL);
     micro_compare_all(out, src);
     coli__dir_remove(out);
     T_OK(convert(src, out, "int4-g64-f32")); // asked for, and exact all the same
@@ -294,7 +318,8 @@ T_TEST(the_ends_of_the_range)
     record[20 * D_MODEL + 3] = -128;
     const char *src = write_container(), *out = micro_path("ends");
     T_OK(convert(src, out, NULL));
-    T_TRUE(strstr(notes, "int8 per row to int8-row-f32: 0.4424 M weights, error ") != NULL);
+    T_TRUE(strstr(notes, "int8 per row to int8-row-f32: 0.4424 M weights in 18 matrices, ") !=
+           NULL);
     coli__container *c;
     T_OK(coli__container_open(out, &c));
     T_OK(coli__container_verify(c, coli__engine_describe, NULL, NULL));

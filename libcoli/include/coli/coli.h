@@ -179,6 +179,7 @@ typedef struct coli_model_info {
      * And what it computes: multiply-adds with weights before the logits, and for the logits. */
     uint64_t token_expert_bytes, token_trunk_bytes, token_head_bytes;
     uint64_t n_mac_body, n_mac_head;
+    uint64_t n_mac_experts; /* of n_mac_body: with routed experts */
 } coli_model_info;
 COLI_API coli_status coli_model_get_info(const coli_model *model, coli_model_info *info);
 

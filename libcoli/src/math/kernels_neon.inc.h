@@ -6,6 +6,6 @@
 #define VW 4
 #define WIDEN(p)                                                                                   \
     ((vf)vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16((const uint16_t *)(const void *)(p)))))
-#define ROWS_MAX 4 // so that their sums stay in registers
+#define ROWS_MAX   4 // so that their sums stay in registers
 #define PANELS_MAX 1
 #include "kernels_float.inc.h"

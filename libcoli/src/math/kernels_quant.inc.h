@@ -9,7 +9,6 @@
 
 enum { LEVELS = 27 }; // 2^32 columns in pairs of groups of 32
 enum { FETCH_AHEAD = 8192 };
-enum { MANY_ROWS = 5 }; // fewer wait for memory, and gain nothing by two panels at once
 
 INLINE lanes scales_of(const uint8_t *p, const bool is_f16, float pow2)
 {
@@ -35,8 +34,8 @@ INLINE void fetch(const uint8_t *p, uint64_t n_bytes)
 }
 
 /* The scales of P panels. */
-INLINE void load_scales(const uint8_t *at, uint64_t step, const bool is_f16, float pow2, const uint32_t P,
-                        lanes *scale)
+INLINE void load_scales(const uint8_t *at, uint64_t step, const bool is_f16, float pow2,
+                        const uint32_t P, lanes *scale)
 {
     for (uint32_t p = 0; p < P; p++) scale[p] = scales_of(at + p * step, is_f16, pow2);
 }
@@ -98,41 +97,35 @@ INLINE void panel_block(const coli__matmul_args *a, const coli__layout *l, uint3
     }
 }
 
-/* The same for n_row rows, which becomes a constant.  Blocks of MANY_ROWS rows or more have at least four:
- * for fewer, P is 1. */
+enum { FEW_ROWS = 4 }; // as many wait for memory, and gain nothing by two panels at once
+
+/* The same for n_row rows, which becomes a constant: one panel for at most FEW_ROWS rows, or two for at least
+ * as many. */
 INLINE void rows_block(const coli__matmul_args *a, const coli__layout *l, uint32_t panel,
                        uint32_t i0, const uint8_t *ahead, const bool is4, const uint32_t group,
                        uint32_t n_row, const uint32_t P)
 {
-    _Static_assert(ROWS_MAX == 4 || ROWS_MAX == 8, "the cases below");
-    switch (n_row) {
-    case 1:
-        panel_block(a, l, panel, i0, ahead, is4, group, 1, 1);
-        break;
-    case 2:
-        panel_block(a, l, panel, i0, ahead, is4, group, 2, 1);
-        break;
-    case 3:
-        panel_block(a, l, panel, i0, ahead, is4, group, 3, 1);
-        break;
-    case 4:
-        panel_block(a, l, panel, i0, ahead, is4, group, 4, P);
-        break;
-#if ROWS_MAX == 8
-    case 5:
-        panel_block(a, l, panel, i0, ahead, is4, group, 5, P);
-        break;
-    case 6:
-        panel_block(a, l, panel, i0, ahead, is4, group, 6, P);
-        break;
-    case 7:
-        panel_block(a, l, panel, i0, ahead, is4, group, 7, P);
-        break;
-    case 8:
-        panel_block(a, l, panel, i0, ahead, is4, group, 8, P);
-        break;
+    _Static_assert(ROWS_MAX == (PANELS_MAX == 1 ? FEW_ROWS : 8), "the cases below");
+#define CASE(R)                                                                                    \
+    case R:                                                                                        \
+        panel_block(a, l, panel, i0, ahead, is4, group, R, P);                                     \
+        break
+    if (P == 1) switch (n_row) {
+            CASE(1);
+            CASE(2);
+            CASE(3);
+            CASE(4);
+        }
+#if PANELS_MAX == 2
+    if (P == 2) switch (n_row) {
+            CASE(4);
+            CASE(5);
+            CASE(6);
+            CASE(7);
+            CASE(8);
+        }
 #endif
-    }
+#undef CASE
 }
 
 /* Rows are the inner loop: a panel is read from memory once and stays in the nearest cache.  Meanwhile
@@ -143,7 +136,8 @@ INLINE void matmul_quant(const coli__matmul_args *a, const bool is4, const uint3
     const uint32_t far = (uint32_t)((FETCH_AHEAD + l.panel_bytes - 1) / l.panel_bytes);
     for (uint32_t p = a->panel_begin, P; p < a->panel_end; p += P) {
         const uint32_t n_left = a->panel_end - p;
-        P = PANELS_MAX == 2 && a->n_row >= MANY_ROWS && n_left >= 2 ? 2 : 1;
+        P = PANELS_MAX == 2 && a->n_row > FEW_ROWS && n_left >= 2 ? 2 : 1;
+        const uint32_t rows_max = P == 2 ? ROWS_MAX : FEW_ROWS;
         const uint32_t n_ahead = far > P ? far : P;
         const uint8_t *next = NULL;
         if (n_ahead < n_left)
@@ -151,7 +145,7 @@ INLINE void matmul_quant(const coli__matmul_args *a, const bool is4, const uint3
         else if (a->next)
             next = a->next + (n_ahead - n_left) * l.panel_bytes;
         for (uint32_t i = 0, n; i < a->n_row; i += n, next = NULL) {
-            const uint32_t left = a->n_row - i, n_block = (left + ROWS_MAX - 1) / ROWS_MAX;
+            const uint32_t left = a->n_row - i, n_block = (left + rows_max - 1) / rows_max;
             n = (left + n_block - 1) / n_block; // blocks of about the same size
             if (P == 2)
                 rows_block(a, &l, p, i, next, is4, group, n, PANELS_MAX);

@@ -762,10 +762,11 @@ static coli_status packed_row(const coli__weight *w, uint32_t row, float *out)
     uint64_t n_scale;
     const uint32_t span = packing_span(w, &n_scale);
     const uint64_t first = w->first + (uint64_t)row * w->n_in;
-    int8_t codes[256];
+    enum { PIECE = 256 };
+    int8_t codes[PIECE];
     for (uint32_t begin = 0, n; begin < w->n_in; begin += n) {
         float scale;
-        n = span - begin % span < sizeof codes ? span - begin % span : sizeof codes;
+        n = span - begin % span < PIECE ? span - begin % span : PIECE;
         if (n > w->n_in - begin) n = w->n_in - begin;
         COLI_TRY(coli__packing_codes(w->packing, w->tensor, w->scale, first + begin,
                                      w->first_scale + row * n_scale + begin / span, n, codes,

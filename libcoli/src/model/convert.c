@@ -149,6 +149,7 @@ static range measure(const piece *p, const float *rows, const float *scales, uin
 {
     const float code_max = p->fmt.type == COLI_W_I4 ? 7 : 127;
     range r = {0, FLT_MAX};
+    if (!coli__wfmt_is_quant(p->fmt)) return r; // beside a quantised matrix of the same expert
     const uint32_t n_in = p->weight->n_in, group = p->fmt.per_row ? n_in : p->fmt.group;
     for (uint32_t row = 0; row < n_row; row++, rows += n_in, scales += scales ? n_in / 32 : 0)
         for (uint32_t begin = 0; begin < n_in; begin += group) {
@@ -330,14 +331,18 @@ static coli__wfmt fitted(coli__wfmt fmt, const coli__weight *w)
     return fmt;
 }
 
-/* What holds the weights exactly. */
+/* What holds the weights exactly.  Of what comes as whole multiples of a scale per 32 weights, these two
+ * are known to have scales that f16 holds. */
 static coli__wfmt source_format(const coli__weight *w)
 {
     coli__wfmt packed;
     if (coli__weight_packed_format(w, &packed)) return packed;
-    if (coli__weight_has_grid(w))
-        return (coli__wfmt){.type = COLI_W_I8, .group = 32, .scale_f16 = true};
-    return (coli__wfmt){.type = coli__weight_is_bf16(w) ? COLI_W_BF16 : COLI_W_F32};
+    if (!coli__weight_has_grid(w))
+        return (coli__wfmt){.type = coli__weight_is_bf16(w) ? COLI_W_BF16 : COLI_W_F32};
+    const char *kind = coli__weight_kind(w);
+    const bool is_q4 = strcmp(kind, "Q4_0") == 0, is_q8 = strcmp(kind, "Q8_0") == 0;
+    return (coli__wfmt){
+        .type = is_q4 ? COLI_W_I4 : COLI_W_I8, .group = 32, .scale_f16 = is_q4 || is_q8};
 }
 
 /* What the recipe says about it; false when it says nothing. */

@@ -59,6 +59,7 @@ static coli_status find_weight(fact_finder *f, const coli__weight *w, bool has_r
     const coli__fp fp = coli__fp_enter();
     const coli_status status = coli__weight_rows(w, 0, 1, f->row);
     coli__fp_leave(fp);
+    coli__weight_drop(w);
     XXH3_128bits_update(f->hash, f->row, w->n_in * sizeof *f->row);
     return status == COLI_E_NUMERIC ? COLI_OK : status; // said later, unless it is not needed
 }

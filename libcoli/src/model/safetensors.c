@@ -25,6 +25,7 @@
 #include <string.h>
 
 #include "../../include/coli/exact.h"
+#include "../base/memory.h"
 #include "json.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
@@ -337,7 +338,9 @@ static coli_status add_shard(coli__st *st, const char *path, const coli__map *by
         s->map = *bytes;
     else
         COLI_TRY(coli__map_open(path, &s->map));
-    return read_shard(s, st);
+    const coli_status status = read_shard(s, st);
+    if (!bytes) coli__pages_drop(s->map.data, s->map.n_bytes); // the header is in the list now
+    return status;
 }
 
 static coli_status add_shards_of(coli__st *st, const char *dir, char *const *names, size_t n_name)

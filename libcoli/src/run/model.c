@@ -557,6 +557,7 @@ coli_status coli_model_get_info(const coli_model *m, coli_model_info *info)
         .token_head_bytes = m->token_head_bytes,
         .n_mac_body = m->n_mac_body,
         .n_mac_head = m->n_mac_head,
+        .n_mac_experts = m->n_mac_experts,
     };
     coli__struct_fill(info, &full, sizeof full);
     return COLI_OK;
