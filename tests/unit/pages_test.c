@@ -1,5 +1,11 @@
 /* pages_test.c - part of a mapping is replaced by a copy in huge pages, and nobody sees it. */
+#include <errno.h>
+#include <stdarg.h>
 #include <sys/mman.h>
+#ifdef __linux__
+#include <sys/syscall.h>
+#endif
+#include <unistd.h>
 
 #include "digest.h"
 #include "libcoli/src/base/memory.h"
@@ -36,6 +42,13 @@ static uint64_t whole_pages(const uint8_t *at, uint64_t n_bytes)
     return end > begin ? (uint64_t)(end - begin) * 2 * MIB : 0;
 }
 
+static uint64_t copy_huge(const void *data, uint64_t n_bytes)
+{
+    uint64_t n;
+    T_OK(coli__pages_copy_huge(data, n_bytes, &n));
+    return n;
+}
+
 T_TEST(a_copy_in_its_place)
 {
     T_BEGIN;
@@ -46,17 +59,55 @@ T_TEST(a_copy_in_its_place)
         coli__map map;
         T_OK(coli__map_open_guarded(path, &map));
         const uint8_t *at = map.data + spans[i][0];
-        const uint64_t n = coli__pages_copy_huge(at, spans[i][1]);
+        const uint64_t n = copy_huge(at, spans[i][1]);
         if (n > 0 || !coli__pages_can_be_huge())
             T_EQ(n, coli__pages_can_be_huge() ? whole_pages(at, spans[i][1]) : 0);
         same_bytes(&map);
-        T_EQ(coli__pages_copy_huge(at, spans[i][1]), n); // once more does no harm
+        T_EQ(copy_huge(at, spans[i][1]), n); // once more does no harm
         same_bytes(&map);
         T_TRUE(coli__map_is_whole(&map));
         coli__map_close(&map);
     }
     free(path);
 }
+
+#ifdef SYS_mremap
+
+/* The system's, unless it is to fail as it may: before or after the target is gone. */
+static enum { MOVES, FAILS_FIRST, FAILS_HALF_WAY } moving;
+
+void *mremap(void *old, size_t n_old, size_t n_new, int flags, ...)
+{
+    va_list rest;
+    va_start(rest, flags);
+    void *target = flags & MREMAP_FIXED ? va_arg(rest, void *) : NULL;
+    va_end(rest);
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): a system call's result
+    if (moving == MOVES) return (void *)syscall(SYS_mremap, old, n_old, n_new, flags, target);
+    if (moving == FAILS_HALF_WAY) munmap(target, n_new);
+    errno = ENOMEM;
+    return MAP_FAILED;
+}
+
+T_TEST(a_move_that_fails_loses_nothing)
+{
+    T_BEGIN;
+    char *path = make_file();
+    coli__map map;
+    T_OK(coli__map_open_guarded(path, &map));
+    for (moving = FAILS_FIRST; moving <= FAILS_HALF_WAY; moving++) {
+        T_EQ(copy_huge(map.data, N_BYTES), 0);
+        same_bytes(&map);
+    }
+    moving = MOVES;
+    T_EQ(copy_huge(map.data, N_BYTES),
+         coli__pages_can_be_huge() ? whole_pages(map.data, N_BYTES) : 0);
+    same_bytes(&map);
+    coli__map_close(&map);
+    free(path);
+}
+
+#endif
 
 /* What is a copy does not depend on the file any more, but whether all of it is there is still known. */
 T_TEST(a_file_that_shrinks)
@@ -65,7 +116,7 @@ T_TEST(a_file_that_shrinks)
     char *path = make_file();
     coli__map map;
     T_OK(coli__map_open_guarded(path, &map));
-    const uint64_t n = coli__pages_copy_huge(map.data, N_BYTES);
+    const uint64_t n = copy_huge(map.data, N_BYTES);
     T_EQ(truncate(path, 0), 0);
     const uintptr_t begin = ((uintptr_t)map.data + 2 * MIB - 1) / (2 * MIB) * (2 * MIB);
     const size_t first = begin - (uintptr_t)map.data;
@@ -121,6 +172,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_copy_in_its_place),
+#ifdef SYS_mremap
+        cmocka_unit_test(a_move_that_fails_loses_nothing),
+#endif
         cmocka_unit_test(a_file_that_shrinks),
         cmocka_unit_test(a_model_computes_the_same),
     };

@@ -29,10 +29,11 @@ void coli__pages_drop(const void *data, uint64_t n_bytes);
 
 /* Put a copy of these bytes of a private mapping in their place, in huge pages: who reads them sees no
  * difference, also meanwhile.  Only whole huge pages can be replaced, so what stands before the first and
- * behind the last stays mapped.  Returns how many bytes were copied, which are memory of this process from
- * then on and go with the mapping; 0 where the system has no huge pages or no memory, and nothing is
- * lost. */
-uint64_t coli__pages_copy_huge(const void *data, uint64_t n_bytes);
+ * behind the last stays mapped.  *n_copied says how many bytes were copied, which are memory of this process
+ * from then on and go with the mapping; 0 where the system has no huge pages or no memory, and nothing is
+ * lost.  E_NOMEM: the system failed half-way, and the bytes cannot be read any more: the mapping is of no use
+ * but to be closed. */
+coli_status coli__pages_copy_huge(const void *data, uint64_t n_bytes, uint64_t *n_copied);
 bool coli__pages_can_be_huge(void); // whether the system has any for who asks
 
 /* n_bytes of fresh memory of its own, in huge pages where the system has some to give: for buffers

@@ -144,6 +144,10 @@ void coli__pages_drop(const void *data, uint64_t n_bytes)
 
 #if defined(__linux__) && defined(MADV_HUGEPAGE) && defined(MREMAP_FIXED)
 
+#ifndef MAP_FIXED_NOREPLACE
+#define MAP_FIXED_NOREPLACE 0x100000 // of Linux, on every machine that we know
+#endif
+
 enum { HUGE_BYTES = 2 << 20 }; // of x86-64, and of aarch64 with pages of 4 KiB
 
 bool coli__pages_can_be_huge(void)
@@ -166,22 +170,45 @@ static uint8_t *take_huge(size_t n_bytes)
     return all + before;
 }
 
-/* The copy is complete before one call moves it: no moment without the bytes. */
-uint64_t coli__pages_copy_huge(const void *data, uint64_t n_bytes)
+/* Moving unmaps what is at the target first, and what fails after that leaves nothing there: the bytes
+ * are put back then, from the copy.  False: they could not be. */
+static bool put_back(uint8_t *at, const uint8_t *copy, size_t n)
 {
+    uint8_t *p = mmap(at, n, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+    if (p == MAP_FAILED) return errno == EEXIST; // it failed before: all is as it was
+    if (p != at) {                               // the same, said by a kernel before 4.17
+        munmap(p, n);
+        return true;
+    }
+    memcpy(p, copy, n);
+    mprotect(p, n, PROT_READ);
+    return true;
+}
+
+/* The copy is complete before one call moves it: who reads meanwhile waits for that call, unless it
+ * fails. */
+coli_status coli__pages_copy_huge(const void *data, uint64_t n_bytes, uint64_t *n_copied)
+{
+    *n_copied = 0;
     const uintptr_t from = (uintptr_t)data, to = from + (uintptr_t)n_bytes;
     const uintptr_t begin = (from + HUGE_BYTES - 1) / HUGE_BYTES * HUGE_BYTES,
                     end = to / HUGE_BYTES * HUGE_BYTES;
-    if (end <= begin) return 0;
+    if (end <= begin) return COLI_OK;
     const size_t n = end - begin;
     uint8_t *copy = take_huge(n);
-    if (!copy) return 0;
+    if (!copy) return COLI_OK;
     memcpy(copy, (const void *)begin, n);
     if (mprotect(copy, n, PROT_READ) == 0 &&
-        mremap(copy, n, n, MREMAP_MAYMOVE | MREMAP_FIXED, (void *)begin) != MAP_FAILED)
-        return n;
+        mremap(copy, n, n, MREMAP_MAYMOVE | MREMAP_FIXED, (void *)begin) != MAP_FAILED) {
+        *n_copied = n;
+        return COLI_OK;
+    }
+    const bool is_there = put_back((uint8_t *)begin, copy, n);
     munmap(copy, n);
-    return 0;
+    if (is_there) return COLI_OK;
+    return coli__fail(COLI_E_NOMEM, "out of memory: %llu bytes that were in use could not be moved",
+                      (unsigned long long)n);
 }
 
 #else
@@ -191,10 +218,11 @@ bool coli__pages_can_be_huge(void)
     return false;
 }
 
-uint64_t coli__pages_copy_huge(const void *data, uint64_t n_bytes)
+coli_status coli__pages_copy_huge(const void *data, uint64_t n_bytes, uint64_t *n_copied)
 {
     (void)data, (void)n_bytes;
-    return 0;
+    *n_copied = 0;
+    return COLI_OK;
 }
 
 #endif

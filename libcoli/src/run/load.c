@@ -39,7 +39,9 @@ static coli_status load_span(load *l, const uint8_t *at, uint64_t n_bytes, bool 
     for (uint64_t n; n_bytes > 0; at += n, n_bytes -= n) {
         n = piece_bytes(at, n_bytes);
         coli__pages_bring(at, n);
-        if (copies) l->m->huge_bytes += coli__pages_copy_huge(at, n);
+        uint64_t n_copied = 0;
+        if (copies) COLI_TRY(coli__pages_copy_huge(at, n, &n_copied));
+        l->m->huge_bytes += n_copied;
         l->done += n;
         if (l->o->progress && !l->o->progress(l->o->user, "reading the trunk", l->done, l->total))
             return coli__fail(COLI_E_CANCELLED, "reading the trunk was stopped");
