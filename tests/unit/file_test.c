@@ -1,6 +1,7 @@
 /* file_test.c - reading, mapping and atomic writing, also when the system answers short or not at
  * all. */
 #include <errno.h>
+#include <pthread.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -398,6 +399,36 @@ T_TEST(replacing_that_fails)
     }
 }
 
+/* Whoever holds a file holds the one that has the name, however many remove it. */
+static int n_stale, n_held;
+
+static void *hold_and_remove(void *path)
+{
+    for (int i = 0; i < 3000; i++) {
+        int lock;
+        if (coli__lock_take(path, &lock) != COLI_OK) continue;
+        struct stat held, named;
+        __atomic_add_fetch(&n_held, 1, __ATOMIC_RELAXED);
+        if (fstat(lock, &held) != 0 || stat(path, &named) != 0 || held.st_ino != named.st_ino)
+            __atomic_add_fetch(&n_stale, 1, __ATOMIC_RELAXED);
+        coli__file_remove(path);
+        coli__lock_give(lock);
+    }
+    return NULL;
+}
+
+T_TEST(what_is_held_has_the_name)
+{
+    T_BEGIN;
+    const char *path = micro_path("held");
+    pthread_t threads[4];
+    for (int i = 0; i < 4; i++)
+        T_EQ(pthread_create(&threads[i], NULL, hold_and_remove, (void *)(uintptr_t)path), 0);
+    for (int i = 0; i < 4; i++) T_EQ(pthread_join(threads[i], NULL), 0);
+    T_GE(n_held, 100);
+    T_EQ(n_stale, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -414,6 +445,7 @@ int main(void)
         cmocka_unit_test_teardown(rename_refuses_to_replace, restore),
         cmocka_unit_test_teardown(replaces_files, restore),
         cmocka_unit_test_teardown(replacing_that_fails, restore),
+        cmocka_unit_test(what_is_held_has_the_name),
     };
     return cmocka_run_group_tests(tests, setup, micro_teardown);
 }

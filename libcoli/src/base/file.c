@@ -420,7 +420,12 @@ coli_status coli__move(const char *from, const char *to, bool replace)
 coli_status coli__path_rename(const char *from, const char *to)
 {
     bool moved;
-    return coli__move_for_good(from, to, false, &moved);
+    return coli__path_move(from, to, &moved);
+}
+
+coli_status coli__path_move(const char *from, const char *to, bool *moved)
+{
+    return coli__move_for_good(from, to, false, moved);
 }
 
 /* -- replacing --------------------------------------------------------------------------------- */

@@ -59,11 +59,16 @@ coli_status coli__path_join(const char *dir, const char *name, char **out); // c
 coli_status coli__dir_create(const char *path); // E_EXISTS if anything is there
 /* Sorted names; free each, then all. */
 coli_status coli__dir_list(const char *path, char ***names, size_t *n);
-void coli__dir_remove(const char *path);  // with the files in it; best effort
-void coli__file_remove(const char *path); // best effort
+void coli__dir_remove(const char *path);       // with the files in it; best effort
+void coli__dir_remove_empty(const char *path); // if nothing is in it
+void coli__file_remove(const char *path);      // best effort
 /* E_EXISTS if `to` is there.  A directory's entries are on the disk before it gets its new name,
  * the name before this returns. */
 coli_status coli__path_rename(const char *from, const char *to);
+/* The same, and whether it has the new name: also a failure may have come after that. */
+coli_status coli__path_move(const char *from, const char *to, bool *moved);
+/* Whether a directory can be renamed while a file in it is open. */
+extern const bool coli__dir_moves_open;
 
 /* Make these bytes the content of `path`, whether there is such a file or not.  Whoever opens it, also
  * after a crash at any moment, finds all of the old bytes or all of the new.  They are written to a
@@ -79,8 +84,8 @@ typedef struct coli__file_stamp {
 coli_status coli__file_look(const char *path, coli__file_stamp *out);
 
 /* Hold a file, made where there is none, against everybody else who asks this way, until it is let go or
- * the process ends, however it does.  E_EXISTS: somebody holds it.  Where the file system knows no
- * locks, everybody gets it. */
+ * the process ends, however it does.  E_EXISTS: somebody holds it, or renamed or removed it meanwhile:
+ * what is held is what has the name.  Where the file system knows no locks, everybody gets it. */
 coli_status coli__lock_take(const char *path, int *lock);
 void coli__lock_give(int lock); // -1 is fine
 

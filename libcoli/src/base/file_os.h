@@ -28,7 +28,8 @@ int coli__os_create(const char *path);
 /* A file that is there, for writing; and cut it off behind n_bytes. */
 int coli__os_open_to_write(const char *path);
 int coli__os_truncate(int fd, uint64_t n_bytes);
-/* Open or make the file and hold it; the fd lets it go when it is closed.  EWOULDBLOCK: it is held. */
+/* Open or make the file and hold it; the fd lets it go when it is closed.  EWOULDBLOCK: it is held, or the
+ * name is not its any more. */
 int coli__os_lock(const char *path);
 int coli__os_look(const char *path, coli__file_stamp *out);
 int coli__os_seek(int fd, uint64_t offset); // from the start

@@ -91,12 +91,21 @@ int coli__os_truncate(int fd, uint64_t n_bytes)
     return ftruncate(fd, (off_t)n_bytes);
 }
 
+static bool has_name(int fd, const char *path)
+{
+    struct stat held, named;
+    return fstat(fd, &held) == 0 && stat(path, &named) == 0 && held.st_dev == named.st_dev &&
+           held.st_ino == named.st_ino;
+}
+
 /* flock goes with the open file and not with the process, so that two conversions of one process
- * exclude each other, too. */
+ * exclude each other, too.  Between opening and locking, who held it may have renamed or removed it. */
 int coli__os_lock(const char *path)
 {
     const int fd = open_again(path, O_RDWR | O_CREAT);
-    if (fd < 0 || flock(fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return fd;
+    if (fd < 0) return fd;
+    const bool is_held = flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    if (!is_held && has_name(fd, path)) return fd;
     close(fd);
     errno = EWOULDBLOCK;
     return -1;
@@ -220,6 +229,11 @@ int coli__os_dir_each(const char *path, bool (*fn)(void *ctx, const char *name),
     return reason ? -1 : 0;
 }
 
+void coli__dir_remove_empty(const char *path)
+{
+    rmdir(path);
+}
+
 /* Cleaning up after a failure must not need memory: unlinkat takes the names as they come. */
 void coli__dir_remove(const char *path)
 {
@@ -234,6 +248,8 @@ void coli__dir_remove(const char *path)
 }
 
 /* -- renaming ---------------------------------------------------------------------------------- */
+
+const bool coli__dir_moves_open = true;
 
 /* rename(2) replaces its target; only Linux offers to refuse that in one step.  Where it does not,
  * what is left is the moment between the look and the move. */

@@ -105,15 +105,24 @@ int coli__os_truncate(int fd, uint64_t n_bytes)
     return errno == 0 ? 0 : -1;
 }
 
+/* A file that is open cannot leave its directory by another name; but it may be removed. */
+static bool is_removed(int fd)
+{
+    FILE_STANDARD_INFO info;
+    return GetFileInformationByHandleEx(handle_of(fd), FileStandardInfo, &info, sizeof info) &&
+           info.DeletePending;
+}
+
 /* A lock keeps others off the bytes it is on: it is on one that no file reaches. */
 int coli__os_lock(const char *path)
 {
     const int fd = open_wide(path, GENERIC_READ | GENERIC_WRITE, OPEN_ALWAYS, 0);
     OVERLAPPED at = {.OffsetHigh = 1u << 30};
     const DWORD how = LOCKFILE_EXCLUSIVE_LOCK | LOCKFILE_FAIL_IMMEDIATELY;
-    if (fd < 0 || LockFileEx(handle_of(fd), how, 0, 1, 0, &at)) return fd;
-    const DWORD error = GetLastError();
-    if (error != ERROR_LOCK_VIOLATION && error != ERROR_IO_PENDING) return fd;
+    if (fd < 0) return fd;
+    const DWORD error = LockFileEx(handle_of(fd), how, 0, 1, 0, &at) ? 0 : GetLastError();
+    const bool is_held = error == ERROR_LOCK_VIOLATION || error == ERROR_IO_PENDING;
+    if (!is_held && !is_removed(fd)) return fd;
     _close(fd);
     errno = EWOULDBLOCK;
     return -1;
@@ -273,6 +282,12 @@ int coli__os_dir_each(const char *path, bool (*fn)(void *ctx, const char *name),
     return -1;
 }
 
+void coli__dir_remove_empty(const char *path)
+{
+    coli__wide wide;
+    if (coli__wide_path(path, &wide)) RemoveDirectoryW(wide.text);
+}
+
 void coli__dir_remove(const char *path)
 {
     coli__wide wide;
@@ -292,6 +307,8 @@ void coli__dir_remove(const char *path)
 }
 
 /* -- renaming ---------------------------------------------------------------------------------- */
+
+const bool coli__dir_moves_open = false;
 
 static int move_wide(const char *from, const char *to, DWORD how)
 {
