@@ -62,11 +62,11 @@ static bool is_checkpoint(const char *dir)
     return false;
 }
 
-/* What a killed `coli convert` leaves at OUT.partial; `suffix` stands behind OUT. */
-static bool is_unfinished(const char *dir, const char *suffix)
+/* What a killed `coli convert` leaves at OUT.partial. */
+static bool has_partial(const char *out)
 {
     char path[APP_MAX_PATH];
-    return (size_t)snprintf(path, sizeof path, "%s%s/unfinished.txt", dir, suffix) < sizeof path &&
+    return (size_t)snprintf(path, sizeof path, "%s.partial/unfinished.txt", out) < sizeof path &&
            app_system_look(path) != APP_PATH_NONE;
 }
 
@@ -256,13 +256,14 @@ int app_fail_opening(const app_settings *s, coli_status status, const char *dir)
         app_hint_backend(s->backend);
         return APP_BAD;
     }
+    const bool is_half = strstr(coli_error_message(), "a conversion that was not finished");
     const int code = app_fail_reading(status, dir, true);
     if (status == COLI_E_NOTFOUND && is_checkpoint(dir))
         app_hint("that is a Hugging Face checkpoint: `coli convert %s OUT` makes a container of it",
                  dir);
-    else if (status == COLI_E_FORMAT && is_unfinished(dir, ""))
+    else if (status == COLI_E_FORMAT && is_half)
         app_hint("`coli convert` with the same SRC, OUT (without .partial) and options goes on");
-    else if (status == COLI_E_NOTFOUND && is_unfinished(dir, ".partial"))
+    else if (status == COLI_E_NOTFOUND && has_partial(dir))
         app_hint(
             "%s.partial is a conversion that was not finished; the same `coli convert` goes on "
             "with it",

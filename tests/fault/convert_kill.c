@@ -4,7 +4,9 @@
  * Instants are chosen twice over.  By number: before, in the middle of and behind every system call
  * that leaves something on the disk.  And by the clock, 50 of them, wherever that is. */
 #include <errno.h>
+#include <pthread.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 
@@ -13,7 +15,8 @@
 #include "coli/coli.h"
 #include "libcoli/src/model/convert_job.h"
 
-static const char *src, *out, *partial, *whole;
+static const char *src, *out, *partial, *partial_journal, *partial_model, *whole;
+static const char *kill_experts = "int4"; // of the conversions that are killed
 static char notes[1 << 14];
 static coli__sys real;
 
@@ -56,6 +59,8 @@ static int setup(void **state)
     micro_text(micro_path("src/tokenizer.json"), "{}");
     out = micro_path("out");
     partial = micro_path("out.partial");
+    partial_journal = micro_path("out.partial/" COLI_JOB_FILE);
+    partial_model = micro_path("out.partial/model.coli");
     whole = micro_path("whole");
     coli__sys_calls.fsync = no_fsync;
     real = coli__sys_calls;
@@ -163,7 +168,7 @@ static void convert_and_maybe_die(void)
     coli__sys_calls.fsync = fsync_or_die;
     coli__sys_calls.close = close_or_die;
     coli__sys_calls.rename = rename_or_die;
-    if (convert_to(out, "int4") != COLI_OK) _exit(1);
+    if (convert_to(out, kill_experts) != COLI_OK) _exit(1);
 }
 
 /* So that the clock meets it while it writes, and not only while it opens the source. */
@@ -429,6 +434,202 @@ T_TEST(two_conversions_exclude_each_other)
     coli__dir_remove(out);
 }
 
+/* Something happens the moment before the directory gets its last name. */
+static void (*before_rename)(void);
+
+static int rename_later(const char *from, const char *to)
+{
+    coli__sys_calls = real;
+    before_rename();
+    return real.rename(from, to);
+}
+
+static void another_comes(void)
+{
+    T_FAILS(convert_to(out, "int8"), COLI_E_EXISTS, "another conversion is writing it now");
+}
+
+T_TEST(none_comes_between_the_end_and_the_name)
+{
+    T_BEGIN;
+    before_rename = another_comes;
+    coli__sys_calls.rename = rename_later;
+    T_OK(convert_to(out, "int4"));
+    same_dirs(whole, out, "another conversion at the end");
+    T_TRUE(!coli__path_exists(partial));
+    coli__dir_remove(out);
+}
+
+static void name_is_taken(void)
+{
+    T_EQ(mkdir(out, 0777), 0);
+}
+
+/* Somebody who gets the lock as soon as it is free: what he puts there then stays. */
+static int close_and_come(int fd)
+{
+    const int result = real.close(fd);
+    static int lock;
+    if (coli__path_exists(partial) && coli__lock_take(partial_journal, &lock) == COLI_OK) {
+        coli__sys_calls = real;
+        micro_text(partial_model, "his");
+        coli__lock_give(lock);
+    }
+    return result;
+}
+
+static bool refuse(void *user, const char *what, uint64_t done, uint64_t total)
+{
+    (void)user, (void)what, (void)done, (void)total;
+    return false;
+}
+
+T_TEST(what_others_put_there_is_not_removed)
+{
+    T_BEGIN;
+    coli__sys_calls.close = close_and_come;
+    const coli__convert_args args = {.src = src,
+                                     .out = out,
+                                     .describe = coli__engine_describe,
+                                     .n_thread = 2,
+                                     .progress = refuse,
+                                     .experts = micro_format("int4"),
+                                     .trunk = micro_format("int8")};
+    T_EQ(coli__convert(&args), COLI_E_CANCELLED); // the message is that of whoever asked last
+    T_TRUE(coli__sys_calls.close == real.close);  // he came
+    coli__sys_calls = real;
+    coli__buf text = micro_read(partial_model);
+    T_EQ(text.n_bytes, 3);
+    coli__buf_finish(&text);
+    coli__dir_remove(partial);
+}
+
+T_TEST(a_name_that_is_taken_at_the_end)
+{
+    T_BEGIN;
+    before_rename = name_is_taken;
+    coli__sys_calls.rename = rename_later;
+    T_FAILS(convert_to(out, "int4"), COLI_E_EXISTS, "what is done stays in ");
+    coli__dir_remove(out);
+    T_OK(convert_to(out, "int4"));
+    same_dirs(whole, out, "a taken name");
+    coli__dir_remove(out);
+}
+
+/* Two at once, of two kinds, again and again: one of them makes all of it, the other one says why not. */
+typedef struct rival {
+    const char *experts;
+    coli_status status;
+} rival;
+
+static void *compete(void *arg)
+{
+    rival *r = arg;
+    const coli__convert_args args = {.src = src,
+                                     .out = out,
+                                     .describe = coli__engine_describe,
+                                     .n_thread = 1,
+                                     .tell_bytes = 1,
+                                     .experts = micro_format(r->experts),
+                                     .trunk = micro_format("int8")};
+    r->status = coli__convert(&args);
+    return NULL;
+}
+
+T_TEST(of_two_rivals_one_is_complete)
+{
+    T_BEGIN;
+    const char *const dirs[2] = {whole, micro_path("whole8")};
+    T_OK(convert_to(dirs[1], "int8"));
+    int n_won[2] = {0};
+    for (int round = 0; round < 60; round++) {
+        rival rivals[2] = {{.experts = "int4"}, {.experts = "int8"}};
+        pthread_t threads[2];
+        for (int i = 0; i < 2; i++)
+            T_EQ(pthread_create(&threads[i], NULL, compete, &rivals[(i + round) % 2]), 0);
+        for (int i = 0; i < 2; i++) T_EQ(pthread_join(threads[i], NULL), 0);
+        const int winner = rivals[0].status == COLI_OK ? 0 : 1;
+        n_won[winner]++;
+        T_EQ(rivals[winner].status, COLI_OK);
+        T_EQ(rivals[!winner].status, COLI_E_EXISTS);
+        same_dirs(dirs[winner], out, "two rivals");
+        T_TRUE(!coli__path_exists(partial));
+        coli__dir_remove(out);
+    }
+    print_message("%d and %d were complete\n", n_won[0], n_won[1]);
+    coli__dir_remove(dirs[1]);
+}
+
+/* -- what is not ours --------------------------------------------------------------------------- */
+
+T_TEST(files_of_others_stay)
+{
+    T_BEGIN;
+    T_EQ(mkdir(partial, 0777), 0);
+    micro_text(partial_journal, "buy milk\n");
+    micro_text(micro_path("out.partial/thesis"), "all of it");
+    T_FAILS(convert_to(out, "int4"), COLI_E_EXISTS, "is not what an unfinished conversion leaves");
+    coli__buf list = micro_read(partial_journal);
+    T_EQ(list.n_bytes, 9);
+    coli__buf_finish(&list);
+    coli__dir_remove(partial);
+
+    leave_half(); // beside what is ours: it goes along
+    micro_text(micro_path("out.partial/thesis"), "all of it");
+    T_OK(convert_to(out, "int8"));
+    T_TRUE(strstr(notes, "beginning anew: ") != NULL);
+    coli__buf thesis = micro_read(micro_path("out/thesis"));
+    T_EQ(thesis.n_bytes, 9);
+    coli__buf_finish(&thesis);
+    coli__dir_remove(out);
+}
+
+/* The line of the journal that says how this program packs. */
+static void packing_of(const char *experts, char line[64])
+{
+    kill_experts = experts;
+    leave_half();
+    kill_experts = "int4";
+    coli__buf text = micro_read(partial_journal);
+    const char *at = strstr(text.data, "\npacking ");
+    T_TRUE(at != NULL && strstr(at + 1, "\npacking ") == NULL);
+    snprintf(line, 64, "%.40s", at + 1);
+    coli__buf_finish(&text);
+    coli__dir_remove(partial);
+}
+
+/* Whatever is asked for, a recipe may lead to all formats. */
+T_TEST(all_ways_of_packing_are_facts)
+{
+    T_BEGIN;
+    char lines[2][64];
+    packing_of("int4", lines[0]);
+    packing_of("int8", lines[1]);
+    T_STR(lines[0], lines[1]);
+}
+
+/* A crash behind the renaming leaves a journal in a whole container: it opens, and what is wrong with it
+ * later is said. */
+T_TEST(a_journal_too_many)
+{
+    T_BEGIN;
+    T_OK(convert_to(out, "int4"));
+    micro_text(micro_path("out/" COLI_JOB_FILE), "This directory is what a conversion left");
+    coli__container *c;
+    T_OK(coli__container_open(out, &c));
+    coli__container_close(c);
+    flip(micro_path("out/model.coli"), 40);
+    T_FAILS(coli__container_open(out, &c), COLI_E_FORMAT, "checksum");
+    flip(micro_path("out/model.coli"), 40);
+    micro_text(micro_path("out/config.json"), "{}");
+    T_FAILS(coli__container_open(out, &c), COLI_E_FORMAT, "config.json: is not the file");
+    coli__file_remove(micro_path("out/config.json"));
+    T_FAILS(coli__container_open(out, &c), COLI_E_NOTFOUND, "config.json");
+    coli__file_remove(micro_path("out/model.coli"));
+    T_FAILS(coli__container_open(out, &c), COLI_E_FORMAT, "was not finished");
+    coli__dir_remove(out);
+}
+
 /* -- the disk ---------------------------------------------------------------------------------- */
 
 static uint64_t room;
@@ -520,6 +721,13 @@ int main(void)
         cmocka_unit_test(a_changed_source_begins_anew),
         cmocka_unit_test(what_was_damaged_begins_anew),
         cmocka_unit_test(two_conversions_exclude_each_other),
+        cmocka_unit_test(none_comes_between_the_end_and_the_name),
+        cmocka_unit_test(what_others_put_there_is_not_removed),
+        cmocka_unit_test(a_name_that_is_taken_at_the_end),
+        cmocka_unit_test(of_two_rivals_one_is_complete),
+        cmocka_unit_test(files_of_others_stay),
+        cmocka_unit_test(all_ways_of_packing_are_facts),
+        cmocka_unit_test(a_journal_too_many),
         cmocka_unit_test(the_disk_is_asked_first),
         cmocka_unit_test(a_full_disk_keeps_what_is_told),
         cmocka_unit_test(memory_may_run_out_while_going_on),

@@ -136,7 +136,13 @@ static coli_status open_into(coli__container *c, const char *dir)
     return COLI_OK;
 }
 
-/* The head of model.coli is written last, so without the end of a conversion it cannot be opened. */
+/* The magic of model.coli is written last, so without the end of a conversion it is not there.  A journal
+ * alone says less: a crash just behind the end leaves one in a whole container. */
+static bool has_no_magic(const coli__container *c)
+{
+    return c->map.n_bytes < 8 || c->map.data[7] == 0; // its last byte is none
+}
+
 static coli_status fail_unfinished(const char *dir)
 {
     return coli__fail(COLI_E_FORMAT,
@@ -153,11 +159,13 @@ coli_status coli__container_open(const char *dir, coli__container **out)
     coli_status status = open_into(c, dir);
     const coli_status whole = coli__container_check_whole(c); // before any other complaint
     if (whole != COLI_OK) status = whole;
-    if (status == COLI_OK)
+    if (status == COLI_OK) {
         *out = c;
-    else
-        coli__container_close(c);
-    const bool unfinished = status == COLI_E_NOTFOUND || status == COLI_E_FORMAT;
+        return COLI_OK;
+    }
+    const bool unfinished =
+        (status == COLI_E_NOTFOUND || status == COLI_E_FORMAT) && has_no_magic(c);
+    coli__container_close(c);
     return unfinished && coli__job_is_in(dir) ? fail_unfinished(dir) : status;
 }
 

@@ -249,7 +249,10 @@ static coli_status patch_head(coli__ct_writer *w, const coli__buf *text)
     XXH128_canonical_t canonical;
     XXH128_canonicalFromHash(&canonical, XXH3_128bits(head, n_head - CT_CHECKSUM_BYTES));
     memcpy(head + n_head - CT_CHECKSUM_BYTES, canonical.digest, CT_CHECKSUM_BYTES);
-    const coli_status status = coli__writer_patch(w->file, 0, head, n_head);
+    // the magic alone and last: where it is, all the rest is
+    coli_status status = coli__writer_patch(w->file, 8, head + 8, n_head - 8);
+    if (status == COLI_OK) status = coli__writer_sync(w->file);
+    if (status == COLI_OK) status = coli__writer_patch(w->file, 0, head, 8);
     coli__free(head);
     return status;
 }

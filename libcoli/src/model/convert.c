@@ -106,7 +106,8 @@ typedef struct converter {
     uint32_t n_in_max;                // of all matrices
     bool counts; // the source's weights were rounded: what became of them is said
     uint64_t done_bytes, total_bytes; // of the checkpoint
-    uint64_t out_bytes;               // of model.coli, if all scales become f16 that may
+    uint64_t
+        out_bytes; // of model.coli, if all scales become f16 that may: f32 ones take up to 3% more
     coli__digest files[CT_N_FILE];
     coli__job job;
     coli__ct_done done;  // by the conversion that this one goes on with
@@ -1086,10 +1087,10 @@ static coli_status write_model(converter *c)
 }
 
 /* What we could not open must not get the name. */
-static coli_status check_result(const converter *c)
+static coli_status check_result(const char *dir)
 {
     coli__container *container;
-    const coli_status status = coli__container_open(c->out_dir, &container);
+    const coli_status status = coli__container_open(dir, &container);
     coli__container_close(container);
     return status;
 }
@@ -1119,7 +1120,8 @@ static coli_status find_need(const converter *c, uint64_t *n_bytes)
     return COLI_OK;
 }
 
-/* Before the first byte is written.  A system that does not tell is believed to have room. */
+/* Before the first byte is written.  A system that does not tell is believed to have room.  Matrices that
+ * will need f32 scales are not known yet: with many of those the disk can still get full. */
 static coli_status check_disk(const converter *c)
 {
     uint64_t n_free, n_needed, n_left; // the last: by an unfinished conversion, of use or not
@@ -1143,23 +1145,17 @@ static coli_status write_all(converter *c, const char *facts)
         status = check_gguf_files(c);
     if (status == COLI_OK) status = take_memory(c);
     if (status == COLI_OK) status = write_model(c);
-    if (status == COLI_OK) status = check_result(c);
+    if (status == COLI_OK) status = check_result(c->out_dir);
     coli__ct_writer_abandon(c->writer);
     c->writer = NULL;
     return status;
 }
 
-/* The journal goes with the directory and out of it last: who is killed before that leaves a whole
- * container with a note too many, never half a one without. */
+/* The last name.  Where the journal could not be held until then, what has it is looked at again. */
 static coli_status publish(converter *c)
 {
-    char *journal;
-    COLI_TRY(coli__path_join(c->args->out, COLI_JOB_FILE, &journal));
-    coli__job_close(&c->job); // elsewhere a directory with open files cannot be renamed
-    const coli_status status = coli__path_rename(c->out_dir, c->args->out);
-    if (!coli__path_exists(c->out_dir)) coli__file_remove(journal);
-    coli__free(journal);
-    return status;
+    COLI_TRY(coli__job_publish(&c->job, c->args->out));
+    return coli__dir_moves_open ? COLI_OK : check_result(c->args->out);
 }
 
 /* When the disk or the memory gave out, or the name was taken meanwhile, what was told stays: the same
@@ -1168,11 +1164,11 @@ static coli_status leave(converter *c, coli_status status, bool has_told)
 {
     const bool stays = has_told && coli__path_exists(c->out_dir) &&
                        (status == COLI_E_IO || status == COLI_E_NOMEM || status == COLI_E_EXISTS);
-    coli__job_close(&c->job);
     if (!stays) {
-        coli__dir_remove(c->out_dir); // gone already when only the last sync failed
+        coli__job_remove(&c->job);
         return status;
     }
+    coli__job_close(&c->job);
     coli__buf why = {0};
     if (coli__buf_str(&why, coli_error_message()) == COLI_OK)
         coli__fail(status, "%s; what is done stays in %s, and the same conversion goes on with it",
@@ -1214,6 +1210,12 @@ static coli_status find_facts(const converter *c, coli__buf *out)
     return coli__convert_facts(c->args, &c->checkpoint, c->n_in_max, &formats, out);
 }
 
+static coli_status check_free(const char *out)
+{
+    if (!coli__path_exists(out)) return COLI_OK;
+    return coli__fail(COLI_E_EXISTS, "%s: already exists", out);
+}
+
 static coli_status write_dir(converter *c)
 {
     coli__buf facts = {0};
@@ -1223,7 +1225,8 @@ static coli_status write_dir(converter *c)
     if (status == COLI_OK)
         status = coli__job_open(c->out_dir, facts.data, c->args->note, c->args->user, &c->job);
     if (status == COLI_OK) {
-        status = write_all(c, facts.data);
+        status = check_free(c->args->out); // who has published meanwhile held the journal
+        if (status == COLI_OK) status = write_all(c, facts.data);
         const bool has_told = c->job.has_told;
         if (status == COLI_OK) status = publish(c);
         if (status != COLI_OK) status = leave(c, status, has_told);
@@ -1241,8 +1244,7 @@ static coli_status check_args(const coli__convert_args *a)
     const char *t = a->chat_template;
     if (t && strcmp(t, "3.6") != 0 && strcmp(t, "3.5") != 0)
         return coli__fail(COLI_E_INVALID, "convert: chat template \"%s\": expected 3.6 or 3.5", t);
-    if (coli__path_exists(a->out)) return coli__fail(COLI_E_EXISTS, "%s: already exists", a->out);
-    return COLI_OK;
+    return check_free(a->out);
 }
 
 static coli_status source_vector(void *ctx, uint32_t i, float *out)

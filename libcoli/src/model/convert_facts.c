@@ -4,8 +4,8 @@
  *     experts int4-g64-f16, if nothing else fits     the arguments
  *     trunk int8-g64-f16, if nothing else fits
  *     formats 61d2...                                what these, a recipe and the source come to
- *     packing 5a0e...                                numbers that this build packed in these formats:
- *     packing 91c7...                                programs of one version may differ while they are made
+ *     packing 5a0e...                                numbers that this build packed in all formats:
+ *                                                    programs of one version may differ while they are made
  *     template of the source
  *     config 77d1...                                 checksum of config.json
  *     file model-00001-of-00002.safetensors 4999... 1764532...     its bytes and when it was written
@@ -20,6 +20,8 @@
 
 #include "../base/threads.h"
 #include "container_format.h"
+
+enum { N_PACKED = 128 }; // columns of what is packed to see how
 
 typedef struct fact_finder {
     const coli__checkpoint *checkpoint;
@@ -76,29 +78,55 @@ static coli_status find_weights(fact_finder *f)
     return coli__buf_printf(f->out, "weights %s\n", coli__digest_text(canonical.digest).hex);
 }
 
-/* How this build packs weights: programs of one version may differ in that while they are made. */
-static coli_status find_packing(const coli__convert_args *a, coli__buf *out)
+/* The same numbers in one format, with columns that matter differently or all alike. */
+static coli_status pack_one(const char *format, const float *rows, const float *importance,
+                            uint8_t *panel, XXH3_state_t *hash)
 {
-    enum { N_IN = 128 };
+    coli__mat_pack_args a = {.w = rows,
+                             .n_row = COLI_PANEL,
+                             .n_in = N_PACKED,
+                             .ld = N_PACKED,
+                             .importance = importance,
+                             .out = panel};
     uint64_t n_bytes, panel_bytes;
-    float *rows = coli__calloc((size_t)COLI_PANEL * N_IN, sizeof *rows);
-    uint8_t *panel = coli__alloc64((size_t)COLI_PANEL * N_IN * sizeof *rows); // f32 is the largest
-    coli_status status = rows && panel ? COLI_OK : COLI_E_NOMEM;
+    COLI_TRY(coli__wfmt_parse(format, &a.fmt));
+    coli__mat_bytes(a.fmt, COLI_PANEL, N_PACKED, &n_bytes, &panel_bytes);
+    const coli__fp fp = coli__fp_enter();
+    coli__scale_exp_for(a.fmt, 0.5f, 0.25f, &a.scale_exp);
+    const coli_status status = coli__mat_pack(&a);
+    coli__fp_leave(fp);
+    XXH3_128bits_update(hash, panel, panel_bytes);
+    return status;
+}
+
+/* How this build packs weights: programs of one version may differ in that while they are made.  All ways
+ * of searching a scale are tried, for a recipe or an imatrix may lead to any. */
+static coli_status find_packing(coli__buf *out)
+{
+    static const char *const formats[] = {"int4-g64-f16", "int4-g64-f32", "int4-row-f16",
+                                          "int4-row-f32", "int8-g64-f16", "int8-g64-f32",
+                                          "int8-row-f16", "int8-row-f32"};
+    float *rows = coli__calloc((size_t)COLI_PANEL * N_PACKED, sizeof *rows), importance[N_PACKED];
+    uint8_t *panel =
+        coli__alloc64((size_t)COLI_PANEL * N_PACKED * sizeof *rows); // f32 is the largest
+    XXH3_state_t *hash = XXH3_createState();
+    coli_status status =
+        rows && panel && hash ? COLI_OK : coli__fail(COLI_E_NOMEM, "out of memory");
     uint32_t state = 1;
-    for (uint32_t i = 0; status == COLI_OK && i < COLI_PANEL * N_IN; i++) {
+    for (uint32_t i = 0; status == COLI_OK && i < COLI_PANEL * N_PACKED; i++) {
         state = state * 1664525u + 1013904223u; // any numbers will do
         rows[i] = (float)(state >> 8) * 0x1p-24f - 0.5f;
     }
-    for (int i = 0; i < 2 && status == COLI_OK; i++) {
-        coli__wfmt fmt = i == 0 ? a->experts : a->trunk;
-        fmt.scale_f16 = false; // which scale is taken does not depend on how it is stored
-        coli__mat_bytes(fmt, COLI_PANEL, N_IN, &n_bytes, &panel_bytes);
-        const coli__fp fp = coli__fp_enter();
-        status = coli__mat_pack_panel(fmt, rows, COLI_PANEL, N_IN, N_IN, 0, panel);
-        coli__fp_leave(fp);
-        if (status == COLI_OK)
-            status = coli__buf_printf(out, "packing %s\n", coli__digest_of(panel, panel_bytes).hex);
+    for (uint32_t i = 0; i < N_PACKED; i++) importance[i] = (float)(1 + i * 7 % 16);
+    if (status == COLI_OK) XXH3_128bits_reset(hash);
+    for (size_t i = 0; i < 2 * sizeof formats / sizeof *formats && status == COLI_OK; i++)
+        status = pack_one(formats[i / 2], rows, i % 2 ? importance : NULL, panel, hash);
+    if (status == COLI_OK) {
+        XXH128_canonical_t canonical;
+        XXH128_canonicalFromHash(&canonical, XXH3_128bits_digest(hash));
+        status = coli__buf_printf(out, "packing %s\n", coli__digest_text(canonical.digest).hex);
     }
+    XXH3_freeState(hash);
     coli__free(rows);
     coli__free_aligned(panel);
     return status;
@@ -115,7 +143,7 @@ coli_status coli__convert_facts(const coli__convert_args *a, const coli__checkpo
                               experts, a->experts_are_default ? ", if nothing else fits" : "",
                               trunk, a->trunk_is_default ? ", if nothing else fits" : ""));
     COLI_TRY(coli__buf_printf(out, "formats %s\n", formats->hex));
-    COLI_TRY(find_packing(a, out));
+    COLI_TRY(find_packing(out));
     if (a->imatrix) COLI_TRY(add_file(out, "imatrix", a->imatrix));
     COLI_TRY(coli__buf_printf(out, "template %s\nconfig %s\n",
                               a->chat_template ? a->chat_template : "of the source",

@@ -18,7 +18,12 @@
  * before anything is appended (container_write.c).
  *
  * Two conversions to one place exclude each other by a lock on the journal, which goes with the
- * process that held it. */
+ * process that held it.  It is held until the directory has its last name or is empty: who gets it
+ * afterwards gets a file that is not there any more, which coli__lock_take refuses.  Where a
+ * directory with open files cannot be renamed, the lock has to be given just before, and the rename
+ * fails while somebody else has it; who looks afterwards whether all is there is convert.c.
+ *
+ * What a conversion does not write is never removed. */
 #include "convert_job.h"
 
 #include <stdio.h>
@@ -64,22 +69,18 @@ coli_status coli__job_tell(coli__job *job, const coli__buf *lines)
     return COLI_OK;
 }
 
-static coli_status remove_others(const coli__job *job)
+/* Cleaning up must not need memory: the names are put into job->room. */
+static void remove_file(const coli__job *job, const char *name)
 {
-    char **names, *path;
-    size_t n;
-    coli_status status = coli__dir_list(job->dir, &names, &n);
-    if (status != COLI_OK) return status;
-    for (size_t i = 0; i < n; i++) {
-        if (status == COLI_OK && strcmp(names[i], COLI_JOB_FILE) != 0) {
-            status = coli__path_join(job->dir, names[i], &path);
-            if (status == COLI_OK) coli__file_remove(path);
-            coli__free(path);
-        }
-        coli__free(names[i]);
-    }
-    coli__free(names);
-    return status;
+    memcpy(job->room + job->n_dir, name, strlen(name) + 1);
+    coli__file_remove(job->room);
+}
+
+/* What a conversion writes besides the journal. */
+static void remove_others(const coli__job *job)
+{
+    remove_file(job, "model.coli");
+    for (int i = 0; i < CT_N_FILE; i++) remove_file(job, coli__ct_file_names[i]);
 }
 
 /* The old facts are gone from the journal before the first new byte is beside it. */
@@ -89,7 +90,7 @@ coli_status coli__job_anew(coli__job *job, const char *facts)
     coli__writer_abandon(job->file);
     job->file = NULL;
     job->has_told = false;
-    COLI_TRY(remove_others(job));
+    remove_others(job);
     COLI_TRY(coli__writer_reopen(job->path, 0, &job->file));
     XXH3_128bits_reset(job->hash);
     COLI_TRY(append(job, preface, strlen(preface)));
@@ -98,6 +99,19 @@ coli_status coli__job_anew(coli__job *job, const char *facts)
 }
 
 /* -- reading ----------------------------------------------------------------------------------- */
+
+static coli_status fail_foreign(const char *dir)
+{
+    return coli__fail(COLI_E_EXISTS,
+                      "%s: already exists, and is not what an unfinished conversion leaves: remove "
+                      "it, or give another OUT",
+                      dir);
+}
+
+static coli_status fail_taken(const char *dir)
+{
+    return coli__fail(COLI_E_EXISTS, "%s: another conversion is writing it now", dir);
+}
 
 /* Where the facts end, and where the last right sum does; 0 where there is none. */
 typedef struct extent {
@@ -159,13 +173,21 @@ static void tell_useless(const coli__job *job, void (*note)(void *, const char *
     note(user, line);
 }
 
+/* A file of that name may be anybody's.  Zeros are what a power failure makes of one. */
+static bool is_journal(const char *text)
+{
+    const size_t n = strlen(text), n_preface = strlen(preface);
+    return strncmp(text, preface, n < n_preface ? n : n_preface) == 0;
+}
+
 /* Go on with the text of a journal, or begin anew. */
 static coli_status take_up(coli__job *job, char *text, const char *facts,
                            void (*note)(void *, const char *), void *user)
 {
     const extent e = read_extent(job, text);
     const size_t n_preface = strlen(preface);
-    if (e.sum == 0 || strncmp(text, preface, n_preface) != 0) {
+    if (!is_journal(text)) return fail_foreign(job->dir);
+    if (e.sum == 0) {
         if (note) tell_useless(job, note, user);
         return coli__job_anew(job, facts);
     }
@@ -209,10 +231,13 @@ bool coli__job_is_in(const char *dir)
 static coli_status check_ours(const char *dir)
 {
     bool is_ours = false;
+    if (!coli__path_exists(dir)) return fail_taken(dir); // it had the name until now
     if (coli__path_is_dir(dir)) {
         char **names;
         size_t n;
-        COLI_TRY(coli__dir_list(dir, &names, &n));
+        const coli_status status = coli__dir_list(dir, &names, &n);
+        if (status == COLI_E_NOTFOUND) return fail_taken(dir);
+        if (status != COLI_OK) return status;
         is_ours = n == 0;
         for (size_t i = 0; i < n; i++) {
             is_ours = is_ours || strcmp(names[i], COLI_JOB_FILE) == 0;
@@ -220,18 +245,30 @@ static coli_status check_ours(const char *dir)
         }
         coli__free(names);
     }
-    if (is_ours) return COLI_OK;
-    return coli__fail(COLI_E_EXISTS,
-                      "%s: already exists, and is not what an unfinished conversion leaves: remove "
-                      "it, or give another OUT",
-                      dir);
+    return is_ours ? COLI_OK : fail_foreign(dir);
 }
 
 static coli_status take_lock(coli__job *job)
 {
     const coli_status status = coli__lock_take(job->path, &job->lock);
-    if (status != COLI_E_EXISTS) return status;
-    return coli__fail(status, "%s: another conversion is writing it now", job->dir);
+    if (status != COLI_E_EXISTS && status != COLI_E_NOTFOUND) return status;
+    return fail_taken(job->dir); // not found: who held it has just moved or removed the directory
+}
+
+static void give_lock(coli__job *job)
+{
+    coli__lock_give(job->lock);
+    job->lock = -1;
+}
+
+/* job->path and job->room. */
+static coli_status make_paths(coli__job *job)
+{
+    static const char longest[] = "a name as long as any of a container's files";
+    COLI_TRY(coli__path_join(job->dir, COLI_JOB_FILE, &job->path));
+    COLI_TRY(coli__path_join(job->dir, longest, &job->room));
+    job->n_dir = strlen(job->room) - strlen(longest);
+    return COLI_OK;
 }
 
 coli_status coli__job_open(const char *dir, const char *facts,
@@ -240,7 +277,7 @@ coli_status coli__job_open(const char *dir, const char *facts,
     *out = (coli__job){.dir = dir, .lock = -1};
     out->hash = XXH3_createState();
     if (!out->hash) return coli__fail(COLI_E_NOMEM, "out of memory");
-    coli_status status = coli__path_join(dir, COLI_JOB_FILE, &out->path);
+    coli_status status = make_paths(out);
     bool is_new = false;
     if (status == COLI_OK) {
         status = coli__dir_create(dir);
@@ -250,18 +287,64 @@ coli_status coli__job_open(const char *dir, const char *facts,
     if (status == COLI_OK) status = take_lock(out);
     if (status == COLI_OK) status = read_journal(out, facts, note, user);
     if (status != COLI_OK) {
-        coli__job_close(out);
-        if (is_new && status != COLI_E_EXISTS) coli__dir_remove(dir); // E_EXISTS: it is theirs now
+        if (is_new)
+            coli__job_remove(out);
+        else
+            coli__job_close(out);
     }
     return status;
+}
+
+/* The lock had to go before the rename: who has it now has what is there, too. */
+static coli_status take_back(coli__job *job, coli_status status)
+{
+    char why[800];
+    snprintf(why, sizeof why, "%s", coli_error_message());
+    if (coli__lock_take(job->path, &job->lock) != COLI_OK) job->lock = -1;
+    return coli__fail(status, "%s", why);
+}
+
+/* The journal goes with the directory and out of it last: who is killed before that leaves a whole
+ * container with a note too many, never half a one without. */
+coli_status coli__job_publish(coli__job *job, const char *to)
+{
+    char *journal;
+    bool moved;
+    COLI_TRY(coli__path_join(to, COLI_JOB_FILE, &journal));
+    coli__writer_abandon(job->file);
+    job->file = NULL;
+    if (!coli__dir_moves_open) give_lock(job);
+    coli_status status = coli__path_move(job->dir, to, &moved);
+    if (moved) {
+        coli__file_remove(journal);
+        give_lock(job);
+    } else if (job->lock < 0) {
+        status = take_back(job, status);
+    }
+    coli__free(journal);
+    return status;
+}
+
+void coli__job_remove(coli__job *job)
+{
+    const char *dir = job->dir;
+    coli__writer_abandon(job->file);
+    job->file = NULL;
+    if (job->lock >= 0) {
+        remove_others(job);
+        coli__file_remove(job->path);
+    }
+    coli__job_close(job);
+    coli__dir_remove_empty(dir); // where somebody else has come meanwhile it is not empty
 }
 
 void coli__job_close(coli__job *job)
 {
     if (job->hash) XXH3_freeState(job->hash);
     coli__writer_abandon(job->file);
-    if (job->path) coli__lock_give(job->lock);
+    if (job->path) give_lock(job);
     coli__buf_finish(&job->told);
+    coli__free(job->room);
     coli__free(job->path);
     *job = (coli__job){.lock = -1};
 }
