@@ -4,6 +4,7 @@
 
 #include "world.h"
 
+#include "libcoli/src/base/memory.h"
 #include "libcoli/src/model/container.h"
 #include "libcoli/src/model/imatrix.h"
 #include "libcoli/src/model/imatrix_format.h"
@@ -284,7 +285,7 @@ T_TEST(columns)
     uint8_t data[500];
     const size_t n = seal(data, small_file(data));
     coli__imatrix *m;
-    T_OK(coli__imatrix_parse("x", data, n, &m));
+    T_OK(coli__imatrix_parse("x", data, n, 3, &m));
     T_EQ(coli__imatrix_n_token(m), 500);
     T_STR(coli__imatrix_model(m), "0123456789abcdef0123456789abcdef");
     float h[3];
@@ -305,6 +306,31 @@ T_TEST(columns)
     coli__imatrix_close(m);
 }
 
+/* Memory is the model's, whatever a file says about its columns. */
+T_TEST(a_wide_entry_takes_no_memory)
+{
+    T_BEGIN;
+    enum { WIDE = 1 << 20, BYTES = 64 + 16 + 8 + 8 + 4 * WIDE };
+    uint8_t *data = calloc(BYTES + 16, 1), *wide = data + 64;
+    uint8_t small[500];
+    small_file(small);
+    memcpy(data, small, 64);
+    coli__put32(data + 12, 1);
+    coli__put32(wide, 1);
+    coli__put32(wide + 4, 1);
+    coli__put32(wide + 8, WIDE);
+    wide[16] = 'a';
+    const size_t n = seal(data, BYTES);
+    coli__imatrix *m;
+    const uint64_t before = coli__memory_allocated();
+    T_OK(coli__imatrix_parse("x", data, n, 3, &m));
+    T_LE(coli__memory_allocated(), before + WIDE);
+    float h;
+    T_TRUE(!coli__imatrix_expert(m, "a", 0, 1, WIDE, &h)); // no expert of this model's
+    coli__imatrix_close(m);
+    free(data);
+}
+
 T_TEST(files_that_are_none)
 {
     T_BEGIN;
@@ -314,13 +340,13 @@ T_TEST(files_that_are_none)
     for (size_t cut = 0; cut < n; cut++) {
         uint8_t *exact = malloc(cut + !cut);
         memcpy(exact, data, cut);
-        T_FAILS(coli__imatrix_parse("x", exact, cut, &m), COLI_E_FORMAT, "x: ");
+        T_FAILS(coli__imatrix_parse("x", exact, cut, 3, &m), COLI_E_FORMAT, "x: ");
         free(exact);
     }
     for (size_t at = 0; at < n; at++) { // a flipped bit, anywhere
         memcpy(bad, data, n);
         bad[at] ^= (uint8_t)(1u << at % 8);
-        const coli_status status = coli__imatrix_parse("x", bad, n, &m);
+        const coli_status status = coli__imatrix_parse("x", bad, n, 3, &m);
         T_TRUE(status == COLI_E_FORMAT || status == COLI_E_UNSUPPORTED);
     }
     static const struct {
@@ -347,7 +373,7 @@ T_TEST(files_that_are_none)
         memcpy(bad, data, n);
         coli__put32(bad + lies[i].at, lies[i].value);
         seal(bad, n_body);
-        T_TRUE(coli__imatrix_parse("x", bad, n, &m) != COLI_OK);
+        T_TRUE(coli__imatrix_parse("x", bad, n, 3, &m) != COLI_OK);
         if (!strstr(coli_error_message(), lies[i].message))
             fail_msg("\"%s\" lacks \"%s\"", coli_error_message(), lies[i].message);
     }
@@ -437,6 +463,7 @@ int main(void)
         cmocka_unit_test(the_first_layer_reads_normed_embeddings),
         cmocka_unit_test(collecting_changes_no_logit),
         cmocka_unit_test(columns),
+        cmocka_unit_test(a_wide_entry_takes_no_memory),
         cmocka_unit_test(files_that_are_none),
         cmocka_unit_test(the_converter_uses_it),
     };
