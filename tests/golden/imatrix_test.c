@@ -1,5 +1,7 @@
 /* imatrix_test.c - what matrices are multiplied with, added up over texts: whether the sums are right, the
  * same however they are made, and what the converter does with them; and files that are none. */
+#include <signal.h>
+#include <unistd.h>
 #include <xxhash.h>
 
 #include "world.h"
@@ -455,8 +457,40 @@ T_TEST(the_converter_uses_it)
     coli__buf_finish(&without);
 }
 
+static struct sigaction guard; // of mappings; the test program puts its own in its place
+
+static bool cut_short(void *user, const char *what, uint64_t done, uint64_t total)
+{
+    (void)what, (void)done, (void)total;
+    T_EQ(truncate(user, 0), 0);
+    return true;
+}
+
+/* While it is in use: the process lives, and nothing stays of what may have been made with zeros. */
+T_TEST(an_imatrix_that_shrinks)
+{
+    T_BEGIN;
+    coli__buf bytes;
+    T_OK(coli__file_read(scratch("tiny.imatrix"), UINT32_MAX, &bytes));
+    T_OK(coli__file_replace(scratch("shrinks"), bytes.data, bytes.n_bytes));
+    T_EQ(sigaction(SIGBUS, &guard, NULL), 0);
+    coli__buf_finish(&bytes);
+    const coli_convert_opts opts = {.struct_size = sizeof opts,
+                                    .n_threads = 1,
+                                    .imatrix = scratch("shrinks"),
+                                    .progress = cut_short,
+                                    .user = (void *)(uintptr_t)scratch("shrinks")};
+    T_FAILS(coli_convert(TEST_FIXTURES "/qwen36-tiny-c", scratch("shrunk"), &opts), COLI_E_IO,
+            "shrinks: became shorter");
+    T_TRUE(!coli__path_exists(scratch("shrunk")) && !coli__path_exists(scratch("shrunk.partial")));
+}
+
 int main(void)
 {
+    coli__map map;
+    if (coli__map_open_guarded(MODEL "/model.coli", &map) != COLI_OK) return 1;
+    coli__map_close(&map);
+    sigaction(SIGBUS, NULL, &guard);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(threads_and_chunks_do_not_show),
         cmocka_unit_test(experts_see_the_rows_that_are_routed_to_them),
@@ -466,6 +500,7 @@ int main(void)
         cmocka_unit_test(a_wide_entry_takes_no_memory),
         cmocka_unit_test(files_that_are_none),
         cmocka_unit_test(the_converter_uses_it),
+        cmocka_unit_test(an_imatrix_that_shrinks),
     };
     return cmocka_run_group_tests(tests, NULL, world_teardown);
 }
