@@ -65,6 +65,12 @@ INLINE void add_int8(const row_block *x, uint64_t first, const uint8_t *chunk, c
     }
 }
 
+INLINE bool fetches_itself(const bool is4, const uint32_t R)
+{
+    (void)is4, (void)R;
+    return false;
+}
+
 /* v[r] = what group g adds to the sixteen outputs of one panel, for R rows. */
 INLINE void group_values(const row_block *x, uint64_t g, const uint8_t *codes, uint64_t step,
                          const lanes *scale, const bool is4, const uint32_t group, const uint32_t R,

@@ -1,7 +1,8 @@
 /* kernels_quant.inc.h - quantised products of a vector table: panels, scales, the tree.
  *
  * The including file has defined group_values for its instruction set: what one group adds to the
- * outputs of P panels, for R rows; and PANELS_MAX and ROWS_MAX, the largest P and R.
+ * outputs of P panels, for R rows; fetches_itself, whether that fetches what will be read soon after;
+ * and PANELS_MAX and ROWS_MAX, the largest P and R.
  *
  * One output is one lane throughout, so the tree of coli/exact.h needs no horizontal step: it is a
  * counter of partial sums, one array of lanes per level.  Its lowest level stays in registers:
@@ -64,7 +65,7 @@ INLINE void panel_block(const coli__matmul_args *a, const coli__layout *l, uint3
 
     uint64_t g = 0;
     for (; g + 2 <= l->n_group; g += 2) {
-        for (uint32_t p = 0; ahead && p < P; p++)
+        for (uint32_t p = 0; ahead && !fetches_itself(is4, R) && p < P; p++)
             fetch(ahead + p * step + (at - base), 2 * l->group_bytes);
         if (!fmt.per_row) load_scales(at, step, fmt.scale_f16, pow2, P, scale);
         group_values(&x, g, at + l->code_offset, step, scale, is4, group, R, P, v);
