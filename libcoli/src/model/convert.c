@@ -1227,7 +1227,9 @@ static coli_status write_dir(converter *c)
     if (status == COLI_OK) {
         status = check_free(c->args->out); // who has published meanwhile held the journal
         if (status == COLI_OK) status = write_all(c, facts.data);
-        const bool has_told = c->job.has_told;
+        const coli_status whole = c->imatrix ? coli__imatrix_check_whole(c->imatrix) : COLI_OK;
+        if (whole != COLI_OK) status = whole;
+        const bool has_told = c->job.has_told && whole == COLI_OK; // else nothing may go on with it
         if (status == COLI_OK) status = publish(c);
         if (status != COLI_OK) status = leave(c, status, has_told);
     }
@@ -1252,6 +1254,18 @@ static coli_status source_vector(void *ctx, uint32_t i, float *out)
     return coli__weight_rows(&((const coli__checkpoint *)ctx)->tensors[i], 0, 1, out);
 }
 
+/* Columns of the experts' longest rows. */
+static uint32_t longest_row(const coli__model_spec *spec)
+{
+    uint32_t n_in = 1;
+    for (uint32_t i = 0; i < spec->n_expert_layer; i++) {
+        const coli__expert_spec *s = &spec->experts[i];
+        n_in = s->d_model > n_in ? s->d_model : n_in;
+        n_in = s->d_ff > n_in ? s->d_ff : n_in;
+    }
+    return n_in;
+}
+
 /* The recipe and the imatrix, against the model. */
 static coli_status check_guides(converter *c)
 {
@@ -1260,7 +1274,7 @@ static coli_status check_guides(converter *c)
     if (a->recipe) COLI_TRY(coli__recipe_check(a->recipe, &k->spec));
     if (!a->imatrix) return COLI_OK;
     char model[33];
-    COLI_TRY(coli__imatrix_open(a->imatrix, &c->imatrix));
+    COLI_TRY(coli__imatrix_open(a->imatrix, longest_row(&k->spec), &c->imatrix));
     const coli__fp fp = coli__fp_enter();
     const coli_status status = coli__imatrix_tie(&k->spec, source_vector, k, model);
     coli__fp_leave(fp);
