@@ -1146,7 +1146,10 @@ static coli_status write_all(converter *c, const char *facts)
     if (status == COLI_OK) status = check_result(c);
     coli__ct_writer_abandon(c->writer);
     c->writer = NULL;
-    return status;
+    const coli_status whole = c->imatrix ? coli__imatrix_check_whole(c->imatrix) : COLI_OK;
+    if (whole == COLI_OK) return status;
+    c->job.has_told = false; // what was made with it is worthless: nothing may go on with that
+    return whole;
 }
 
 /* The journal goes with the directory and out of it last: who is killed before that leaves a whole
@@ -1224,9 +1227,7 @@ static coli_status write_dir(converter *c)
         status = coli__job_open(c->out_dir, facts.data, c->args->note, c->args->user, &c->job);
     if (status == COLI_OK) {
         status = write_all(c, facts.data);
-        const coli_status whole = c->imatrix ? coli__imatrix_check_whole(c->imatrix) : COLI_OK;
-        if (whole != COLI_OK) status = whole;
-        const bool has_told = c->job.has_told && whole == COLI_OK; // else nothing may go on with it
+        const bool has_told = c->job.has_told;
         if (status == COLI_OK) status = publish(c);
         if (status != COLI_OK) status = leave(c, status, has_told);
     }
