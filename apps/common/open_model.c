@@ -162,7 +162,7 @@ coli_kv app_kv(const app_settings *s)
     return s->kv && strcmp(s->kv, "f32") == 0 ? COLI_KV_F32 : COLI_KV_F16;
 }
 
-/* A copy is made for tokens, which none makes who wants no devices for them. */
+/* A copy pays where tokens are made, one after another: by those who may use devices for it. */
 static coli_huge huge_pages(const app_settings *s, uint32_t what)
 {
     if (!(what & APP_OPEN_DEVICES)) return COLI_HUGE_OFF;

@@ -1148,7 +1148,10 @@ static coli_status write_all(converter *c, const char *facts)
     if (status == COLI_OK) status = check_result(c->out_dir);
     coli__ct_writer_abandon(c->writer);
     c->writer = NULL;
-    return status;
+    const coli_status whole = c->imatrix ? coli__imatrix_check_whole(c->imatrix) : COLI_OK;
+    if (whole == COLI_OK) return status;
+    c->job.has_told = false; // what was made with it is worthless: nothing may go on with that
+    return whole;
 }
 
 /* The last name.  Where the journal could not be held until then, what has it is looked at again. */
@@ -1227,9 +1230,7 @@ static coli_status write_dir(converter *c)
     if (status == COLI_OK) {
         status = check_free(c->args->out); // who has published meanwhile held the journal
         if (status == COLI_OK) status = write_all(c, facts.data);
-        const coli_status whole = c->imatrix ? coli__imatrix_check_whole(c->imatrix) : COLI_OK;
-        if (whole != COLI_OK) status = whole;
-        const bool has_told = c->job.has_told && whole == COLI_OK; // else nothing may go on with it
+        const bool has_told = c->job.has_told;
         if (status == COLI_OK) status = publish(c);
         if (status != COLI_OK) status = leave(c, status, has_told);
     }
