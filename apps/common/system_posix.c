@@ -194,7 +194,13 @@ bool app_system_state_dir(char *out, size_t cap)
 
 bool app_system_may_write(const char *dir)
 {
-    return access(dir, W_OK | X_OK) == 0;
+    char path[PATH_MAX];
+    const int n = snprintf(path, sizeof path, "%s/.coli-XXXXXX", dir);
+    const int fd = n > 0 && (size_t)n < sizeof path ? mkstemp(path) : -1;
+    if (fd < 0) return false;
+    close(fd);
+    unlink(path);
+    return true;
 }
 
 bool app_system_is_utf8(void)
