@@ -192,6 +192,11 @@ bool app_system_state_dir(char *out, size_t cap)
     return home && home[0] == '/' && (size_t)snprintf(out, cap, "%s/.local/state", home) < cap;
 }
 
+char *app_system_last_slash(char *path)
+{
+    return strrchr(path, '/');
+}
+
 bool app_system_may_write(const char *dir)
 {
     char path[PATH_MAX];
