@@ -336,7 +336,7 @@ static void look_at_fit(doctor *d, const coli_plan_result *p)
                  gb(p->needed_bytes), gb(p->ram_bytes)),
              app_format("`coli plan` tells what to change"));
     else
-        find(d, d->s->ram.n_bytes ? PROBLEM : NOTE, "room",
+        find(d, app_starts(d->s, p, &d->system) ? NOTE : PROBLEM, "room",
              app_format(
                  "%.2f GB may be taken, and the model needs more even with one expert of each "
                  "layer",
@@ -344,19 +344,77 @@ static void look_at_fit(doctor *d, const coli_plan_result *p)
              app_format("`coli plan` tells what to change"));
 }
 
-static void look_at_model(doctor *d, const char *dir)
+/* Of more lines one: "backend cuda cannot be used: FILE: why; FILE: why". */
+static char *in_one_line(const char *lines)
 {
-    const coli_model_opts model = app_model_opts(d->s, APP_OPEN_DEVICES);
+    char *text = app_format("%.*s", (int)strcspn(lines, "\n"), lines);
+    for (const char *at = strchr(lines, '\n'); at; at = strchr(at, '\n')) {
+        at += strspn(at, "\n ");
+        const size_t n = strlen(text);
+        char *longer = app_format("%s%s%.*s", text, n > 0 && text[n - 1] == ':' ? " " : "; ",
+                                  (int)strcspn(at, "\n"), at);
+        free(text);
+        text = longer;
+    }
+    return text;
+}
+
+static bool has_problem(const doctor *d, const char *what)
+{
+    for (size_t i = 0; i < d->n; i++)
+        if (d->findings[i].level == PROBLEM && strcmp(d->findings[i].what, what) == 0) return true;
+    return false;
+}
+
+/* What to do about a model that cannot be planned. */
+static char *model_advice(const doctor *d, coli_status status, const char *dir)
+{
+    char *advice = app_opening_advice(d->s, status, dir);
+    if (advice) return advice;
+    switch (status) {
+    case COLI_E_NOTFOUND:
+        return app_system_look(dir) == APP_PATH_DIR
+                   ? app_format("no container is there; docs/models.md tells how one is made")
+                   : app_format("name a directory that is there, with DIR, --model or COLI_MODEL");
+    case COLI_E_INVALID:
+        return strstr(coli_error_message(), "a context of ")
+                   ? app_format("without --ctx it is one that the model was made for")
+                   : app_format("an option asks for what this model does not have: leave it out");
+    case COLI_E_IO:
+        return app_format("see whether it is a file, and whether you may read it");
+    case COLI_E_UNSUPPORTED:
+        return app_format("docs/models.md tells what can be run");
+    default:
+        return app_format(
+            "`coli verify` tries all of a container; docs/models.md tells how one is made");
+    }
+}
+
+/* With the devices that the options ask for.  Where these are why it cannot be: without any, so that the
+ * rest is known, too. */
+static coli_status plan_model(doctor *d, const char *dir, coli_plan_result *p)
+{
+    coli_model_opts model = app_model_opts(d->s, APP_OPEN_DEVICES);
     const coli_session_opts session = {.struct_size = sizeof session,
                                        .n_ctx = d->s->ctx,
                                        .n_chunk = d->s->chunk,
                                        .kv = app_kv(d->s)};
+    const coli_status status = coli_plan(dir, &model, &session, p);
+    if (!app_is_backend_failure(d->s, status)) return status;
+    if (!has_problem(d, "backend"))
+        find(d, PROBLEM, "backend", in_one_line(coli_error_message()),
+             app_opening_advice(d->s, status, dir));
+    model.backend = "none";
+    return coli_plan(dir, &model, &session, p);
+}
+
+static void look_at_model(doctor *d, const char *dir)
+{
     coli_plan_result p = {.struct_size = sizeof p};
-    if (coli_plan(dir, &model, &session, &p) != COLI_OK) {
-        const char *why = coli_error_message(); // of a backend it goes on for many lines
-        find(d, PROBLEM, "model", app_format("%.*s", (int)strcspn(why, "\n"), why),
-             app_format(
-                 "`coli verify` tries all of a container; docs/models.md tells how one is made"));
+    const coli_status status = plan_model(d, dir, &p);
+    if (status != COLI_OK) {
+        char *why = in_one_line(coli_error_message());
+        find(d, PROBLEM, "model", why, model_advice(d, status, dir));
         return;
     }
     find(d, p.is_imagined ? PROBLEM : OK, "model",

@@ -57,11 +57,15 @@ static void print_memory(const coli_plan_result *p)
 
 static void print_split(const coli_plan_result *p)
 {
-    printf("\n%9" PRIu64 " experts in VRAM", p->n_in_vram);
+    const bool device = p->n_device || p->vram_is_assumed;
+    printf("\n");
+    if (device) printf("%9" PRIu64 " experts in VRAM", p->n_in_vram);
     if (p->n_in_vram) printf(": %.3f MB each there", (double)p->slot_bytes * 1e-6);
-    printf("\n%9" PRIu64 " in memory: %s\n", p->n_in_ram,
-           p->n_on_disk ? "those of each layer that are used most lately"
-                        : "all the others, mapped");
+    if (device) printf("\n");
+    printf("%9" PRIu64 "%s in memory: %s\n", p->n_in_ram, device ? "" : " experts",
+           p->n_on_disk   ? "those of each layer that are used most lately"
+           : p->n_in_vram ? "all the others, mapped"
+                          : "all, mapped");
     if (p->n_on_disk)
         printf("%9" PRIu64 " on the disk: %" PRIu32 " of %" PRIu32
                " of each layer have room in memory; the others are read when they are used\n",
@@ -70,15 +74,18 @@ static void print_split(const coli_plan_result *p)
 
 static void print_token(const coli_plan_result *p)
 {
-    printf(
-        "\na token reads %.3f MB from VRAM, %.3f MB from memory, %.3f MB from the disk, if it used "
-        "all experts alike\n",
-        mb(p->token_vram_bytes), mb(p->token_ram_bytes), mb(p->token_disk_bytes));
+    const bool device = p->n_device || p->vram_is_assumed;
+    printf("\na token reads ");
+    if (device) printf("%.3f MB from VRAM, ", mb(p->token_vram_bytes));
+    printf("%.3f MB from memory, %.3f MB from the disk, if it used all experts alike\n",
+           mb(p->token_ram_bytes), mb(p->token_disk_bytes));
     printf("  trunk                      %9.3f MB\n"
            "  head                       %9.3f\n"
-           "  experts, from memory       %9.3f     from the disk %.3f, from VRAM %.3f\n",
+           "  experts, from memory       %9.3f     from the disk %.3f",
            mb(p->token_trunk_bytes), mb(p->token_head_bytes), mb(p->token_expert_ram_bytes),
-           mb(p->token_disk_bytes), mb(p->token_vram_bytes));
+           mb(p->token_disk_bytes));
+    if (device) printf(", from VRAM %.3f", mb(p->token_vram_bytes));
+    printf("\n");
     printf("and of the conversation its state %.3f MB, keys and values up to %.3f MB when %" PRIu32
            " tokens are there\n",
            mb(p->token_state_bytes), mb(p->token_kv_bytes), p->n_ctx);
@@ -151,6 +158,23 @@ static uint64_t least_needed(const char *dir, const coli_plan_opts *opts, const 
     return p->is_imagined && coli_plan_make(dir, &small, &r) == COLI_OK ? r.needed_bytes : 0;
 }
 
+/* What makes it start at all, or without swapping. */
+static void hint_start(const app_settings *s, const coli_plan_result *p, const char *what)
+{
+    const uint64_t room = s->ram.n_bytes ? p->ram_bytes : p->available_bytes,
+                   missing = p->least_bytes > room ? p->least_bytes - room : 0;
+    const double more = (double)(missing / 1000000 + 1) * 1e-3; // enough, as it is printed
+    if (missing == 0) return;
+    if (p->n_ctx_least)
+        app_hint("--ctx %" PRIu32 " makes it start%s; or %.3f GB more of memory", p->n_ctx_least,
+                 what, more);
+    else if (app_kv(s) == COLI_KV_F32 && p->kv_bytes / 2 >= missing)
+        app_hint("--kv f16 makes it start%s: keys and values then take %.3f GB less", what,
+                 gb(p->kv_bytes / 2));
+    else
+        app_hint("%.3f GB more of memory make it start%s", more, what);
+}
+
 /* What helps, by how much. */
 static void hint(const app_settings *s, const coli_plan_result *p, uint64_t least_bytes)
 {
@@ -171,11 +195,38 @@ static void hint(const app_settings *s, const coli_plan_result *p, uint64_t leas
 }
 
 /* On stderr: what is wrong, and what would help. */
-static void warn(const app_settings *s, const coli_plan_result *p, uint64_t least_bytes)
+static void warn_short(const app_settings *s, const coli_plan_result *p, const coli_system *y)
+{
+    const double least = gb(p->least_bytes), available = gb(p->available_bytes);
+    const char *what = "";
+    if (s->ram.n_bytes > 0)
+        app_error("memory is not enough: one expert of each layer and the rest need %.3f GB, %.3f "
+                  "GB may be taken",
+                  least, gb(p->ram_bytes));
+    else if (p->least_bytes <= p->available_bytes)
+        app_note("memory is short: one expert of each layer and the rest need %.3f GB of %.3f GB "
+                 "that can be taken now; it starts, and leaves other programs next to nothing",
+                 least, available);
+    else if (app_starts(s, p, y)) {
+        what = " without swapping";
+        app_note("memory is not enough: one expert of each layer and the rest need %.3f GB, %.3f "
+                 "GB can be taken now; it starts, and the system will swap",
+                 least, available);
+    } else if (y->swap_bytes == 0)
+        app_error("memory is not enough: one expert of each layer and the rest need %.3f GB, %.3f "
+                  "GB can be taken now; there is no swap: the system would end the program",
+                  least, available);
+    else
+        app_error("memory is not enough: one expert of each layer and the rest need %.3f GB, %.3f "
+                  "GB can be taken now, and %.3f GB of swap; the system would end the program",
+                  least, available, gb(y->swap_free_bytes));
+    if (!p->n_ctx_all) hint_start(s, p, what); // that would do for this, too
+}
+
+static void warn(const app_settings *s, const coli_plan_result *p, const coli_system *y,
+                 uint64_t least_bytes)
 {
     if (p->fit == COLI_FIT_ALL) return;
-    const uint64_t least = p->resident_bytes + p->n_layer * p->expert_bytes;
-    const bool asked = s->ram.n_bytes > 0;
     if (p->fit == COLI_FIT_READS && s->ram_experts && p->needed_bytes <= p->ram_bytes) {
         app_note("--ram-experts keeps %" PRIu32 " of %" PRIu32
                  " experts of each layer in memory: every "
@@ -184,14 +235,8 @@ static void warn(const app_settings *s, const coli_plan_result *p, uint64_t leas
         app_hint("without it all have room");
         return;
     }
-    if (p->fit == COLI_FIT_NOT && asked)
-        app_error("memory is not enough: one expert of each layer and the rest need %.3f GB, %.3f "
-                  "GB may be taken",
-                  gb(least), gb(p->ram_bytes));
-    else if (p->fit == COLI_FIT_NOT)
-        app_note("memory is not enough: one expert of each layer and the rest need %.3f GB, %.3f "
-                 "GB can be taken now; it starts, and the system will swap",
-                 gb(least), gb(p->ram_bytes));
+    if (p->fit == COLI_FIT_NOT)
+        warn_short(s, p, y);
     else
         app_note("memory is not enough for all experts: with those that no device holds %.3f GB "
                  "are needed, %.3f GB may be taken; every token will wait for the disk",
@@ -249,11 +294,12 @@ static json_t *expected_json(const coli_plan_result *p)
     return o;
 }
 
-static void print_json(const coli_plan_result *p)
+static void print_json(const coli_plan_result *p, bool can_start)
 {
     static const char *const fits[] = {"all", "reads", "not"};
     json_t *o = json_object();
     json_object_set_new(o, "fit", json_string(fits[p->fit]));
+    json_object_set_new(o, "starts", json_boolean(can_start));
     put(o, "n_ctx", p->n_ctx);
     put(o, "n_chunk", p->n_chunk);
     put(o, "n_threads", p->n_threads);
@@ -271,6 +317,8 @@ static void print_json(const coli_plan_result *p)
     put(o, "ram_bytes", p->ram_bytes);
     put(o, "ram_experts", p->ram_experts);
     put(o, "n_ctx_all", p->n_ctx_all);
+    put(o, "least_bytes", p->least_bytes);
+    put(o, "n_ctx_least", p->n_ctx_least);
     put(o, "n_device", p->n_device);
     json_object_set_new(o, "vram_is_assumed", json_boolean(p->vram_is_assumed));
     put(o, "vram_bytes", p->vram_bytes);
@@ -317,11 +365,12 @@ static int choose_formats(const app_settings *s, formats *f)
     return code;
 }
 
-static void print_text(const coli_plan_result *p)
+static void print_text(const coli_plan_result *p, bool can_start)
 {
     if (p->is_imagined) printf("not converted yet: of config.json alone\n");
     print_resident(p);
     print_memory(p);
+    if (!can_start) return; // nothing will be anywhere
     print_split(p);
     print_token(p);
     if (p->ram_gb_s_max <= 0) return;
@@ -351,11 +400,14 @@ int cmd_plan(const app_settings *settings)
     coli_plan_result p = {.struct_size = sizeof p};
     const coli_status status = coli_plan_make(dir, &opts, &p);
     if (status != COLI_OK) return app_fail_opening(&s, status, dir);
+    coli_system system = {.struct_size = sizeof system};
+    if (coli_system_look(&system) != COLI_OK) return app_fail(COLI_E_INTERNAL);
+    const bool can_start = app_starts(&s, &p, &system);
     if (s.json)
-        print_json(&p);
+        print_json(&p, can_start);
     else
-        print_text(&p);
+        print_text(&p, can_start);
     app_flush();
-    warn(&s, &p, p.fit == COLI_FIT_ALL ? 0 : least_needed(dir, &opts, &p));
-    return p.fit == COLI_FIT_NOT && s.ram.n_bytes > 0 ? APP_FAILED : APP_OK;
+    warn(&s, &p, &system, p.fit == COLI_FIT_ALL ? 0 : least_needed(dir, &opts, &p));
+    return can_start ? APP_OK : APP_FAILED;
 }

@@ -67,7 +67,7 @@ static const app_command commands[] = {
              "converted to\n"
              "--experts and --trunk.  In a second or two it measures memory, disk and devices, and says "
              "what speed to\n"
-             "expect.  Exit code 0: it can run; 1: --ram is not enough, and what to change.\n",
+             "expect.  Exit code 0: it can run; 1: memory is not enough, and what to change.\n",
      .examples = "  coli plan\n"
                  "  coli plan Qwen3.6-35B-A3B --experts int8\n"
                  "  coli plan qwen36-int4 --ctx 16384\n"

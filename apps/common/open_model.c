@@ -225,10 +225,8 @@ static coli_status open_model(const app_settings *s, const char *dir, uint32_t w
 
 /* A backend that was asked for and cannot be used: the message goes on with a line for every file
  * that was looked at, which app_fail would show as one. */
-static bool fail_backend(coli_status status)
+static void fail_backend(void)
 {
-    const char *list = strstr(coli_error_message(), "\n  ");
-    if (status != COLI_E_UNSUPPORTED || !list) return false;
     char *message = app_format("%s", coli_error_message());
     char *at = message + strcspn(message, "\n");
     *at++ = 0;
@@ -239,41 +237,62 @@ static bool fail_backend(coli_status status)
         at += n + (at[n] != 0);
     }
     free(message);
-    return true;
 }
 
-void app_hint_backend(const char *backend)
+static char *backend_advice(const char *backend)
 {
     const char *end = strrchr(backend, '.');
     const bool is_file = end && (strcmp(end, ".so") == 0 || strcmp(end, ".dll") == 0);
     if (is_file && !strpbrk(backend, "/\\"))
-        app_hint("a file is written with its directory: ./%s", backend);
-    else
-        app_hint("`coli backend list` shows what there is; --backend none does without");
+        return app_format("a file is written with its directory: ./%s", backend);
+    return app_format("`coli backend list` shows what there is; --backend none does without");
+}
+
+void app_hint_backend(const char *backend)
+{
+    char *advice = backend_advice(backend);
+    app_hint("%s", advice);
+    free(advice);
+}
+
+bool app_is_backend_failure(const app_settings *s, coli_status status)
+{
+    return s->backend && status == COLI_E_UNSUPPORTED && strstr(coli_error_message(), "\n  ");
+}
+
+char *app_opening_advice(const app_settings *s, coli_status status, const char *dir)
+{
+    if (app_is_backend_failure(s, status)) return backend_advice(s->backend);
+    if (status == COLI_E_NOTFOUND && is_checkpoint(dir))
+        return app_format(
+            "that is a Hugging Face checkpoint: `coli convert %s OUT` makes a container of it",
+            dir);
+    if (status == COLI_E_FORMAT &&
+        strstr(coli_error_message(), "a conversion that was not finished"))
+        return app_format(
+            "`coli convert` with the same SRC, OUT (without .partial) and options goes on");
+    if (status == COLI_E_NOTFOUND && has_partial(dir))
+        return app_format("%s.partial is a conversion that was not finished; the same `coli "
+                          "convert` goes on with it",
+                          dir);
+    if (is_gguf(dir))
+        return app_format("that is a GGUF file: `coli convert %s OUT` makes a container of it",
+                          dir);
+    if (status == COLI_E_NOTFOUND && s->from[APP_OPT_MODEL] == APP_FROM_ENVIRONMENT)
+        return app_format("the path comes from COLI_MODEL");
+    return NULL;
 }
 
 int app_fail_opening(const app_settings *s, coli_status status, const char *dir)
 {
-    if (s->backend && fail_backend(status)) {
-        app_hint_backend(s->backend);
-        return APP_BAD;
-    }
-    const bool is_half = strstr(coli_error_message(), "a conversion that was not finished");
-    const int code = app_fail_reading(status, dir, true);
-    if (status == COLI_E_NOTFOUND && is_checkpoint(dir))
-        app_hint("that is a Hugging Face checkpoint: `coli convert %s OUT` makes a container of it",
-                 dir);
-    else if (status == COLI_E_FORMAT && is_half)
-        app_hint("`coli convert` with the same SRC, OUT (without .partial) and options goes on");
-    else if (status == COLI_E_NOTFOUND && has_partial(dir))
-        app_hint(
-            "%s.partial is a conversion that was not finished; the same `coli convert` goes on "
-            "with it",
-            dir);
-    else if (is_gguf(dir))
-        app_hint("that is a GGUF file: `coli convert %s OUT` makes a container of it", dir);
-    else if (status == COLI_E_NOTFOUND && s->from[APP_OPT_MODEL] == APP_FROM_ENVIRONMENT)
-        app_hint("the path comes from COLI_MODEL");
+    char *advice = app_opening_advice(s, status, dir);
+    int code = APP_BAD;
+    if (app_is_backend_failure(s, status))
+        fail_backend();
+    else
+        code = app_fail_reading(status, dir, true);
+    if (advice) app_hint("%s", advice);
+    free(advice);
     return code;
 }
 
@@ -308,6 +327,14 @@ int app_open(const app_settings *s, uint32_t what, app_engine *out)
     const int failed = app_fail(status);
     app_close(out);
     return failed;
+}
+
+bool app_starts(const app_settings *s, const coli_plan_result *p, const coli_system *y)
+{
+    if (p->fit != COLI_FIT_NOT) return true;
+    if (s->ram.n_bytes > 0) return false;
+    return p->least_bytes <= p->available_bytes ||
+           p->least_bytes - p->available_bytes <= y->swap_free_bytes;
 }
 
 /* Called between a failure and its message, so no call here may fail. */

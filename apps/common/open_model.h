@@ -32,7 +32,11 @@ enum {
 /* What the settings say about opening it; what: APP_OPEN_DEVICES or 0. */
 coli_model_opts app_model_opts(const app_settings *s, uint32_t what);
 coli_kv app_kv(const app_settings *s);
-/* The message, and the hint, of a model that could not be opened; an exit code. */
+/* Of a model that could not be opened: whether the backend that was asked for is why; then the message goes
+ * on with a line for each file that was tried.  What to do (free()), NULL where nothing is known. */
+bool app_is_backend_failure(const app_settings *s, coli_status status);
+char *app_opening_advice(const app_settings *s, coli_status status, const char *dir);
+/* The message, and that as a hint; an exit code. */
 int app_fail_opening(const app_settings *s, coli_status status, const char *dir);
 
 /* Open that model.  what: bits of the above.  An exit code; close whatever it was. */
@@ -52,6 +56,10 @@ void app_tell_lost(app_engine *engine);
 
 /* Below the error about a backend that was asked for: what to try. */
 void app_hint_backend(const char *backend);
+
+/* Whether a model that was planned gets through: what --ram has no room for is refused; without it opening
+ * tries, and swap may hold the rest. */
+bool app_starts(const app_settings *s, const coli_plan_result *p, const coli_system *y);
 
 /* Whether the model goes further than this session: --ctx N would help. */
 bool app_can_grow(const app_engine *engine);

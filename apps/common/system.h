@@ -43,7 +43,7 @@ bool app_system_personal(size_t i, app_personal *kind, char *out, size_t cap);
 bool app_system_state_dir(char *out, size_t cap);
 /* The last slash of a path, of those that this system has; NULL: none. */
 char *app_system_last_slash(char *path);
-/* Whether files may be made in a directory. */
+/* Whether files can be made in a directory: one is, and removed.  Rights alone do not tell. */
 bool app_system_may_write(const char *dir);
 /* Whether what a terminal shows and takes is UTF-8. */
 bool app_system_is_utf8(void);

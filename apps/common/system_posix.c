@@ -199,7 +199,13 @@ char *app_system_last_slash(char *path)
 
 bool app_system_may_write(const char *dir)
 {
-    return access(dir, W_OK | X_OK) == 0;
+    char path[PATH_MAX];
+    const int n = snprintf(path, sizeof path, "%s/.coli-XXXXXX", dir);
+    const int fd = n > 0 && (size_t)n < sizeof path ? mkstemp(path) : -1;
+    if (fd < 0) return false;
+    close(fd);
+    unlink(path);
+    return true;
 }
 
 bool app_system_is_utf8(void)

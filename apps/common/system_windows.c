@@ -237,8 +237,10 @@ bool app_system_may_write(const char *dir)
 {
     coli__wide wide;
     if (!coli__wide_path(dir, &wide)) return false;
-    const DWORD attributes = GetFileAttributesW(wide.text);
-    return attributes != INVALID_FILE_ATTRIBUTES && attributes & FILE_ATTRIBUTE_DIRECTORY;
+    wchar_t path[MAX_PATH];
+    if (GetTempFileNameW(wide.text, L"col", 0, path) == 0) return false; // else it made the file
+    DeleteFileW(path);
+    return true;
 }
 
 bool app_system_is_utf8(void)

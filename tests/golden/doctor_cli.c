@@ -48,7 +48,9 @@ T_TEST(a_sound_machine)
     forget(&o);
 }
 
-static void expect_problem(const char *what, const char *text, const char *const *args)
+/* The first problem: what it is about, words of its text and of what to do. */
+static void expect_problem(const char *what, const char *text, const char *advice,
+                           const char *const *args)
 {
     outcome o = run_with("coli", "", 0, NULL, args);
     EXPECT(o, o.code == 1);
@@ -62,7 +64,7 @@ static void expect_problem(const char *what, const char *text, const char *const
     EXPECT(o, found != NULL);
     T_STR(json_text_at(found, "what"), what);
     EXPECT(o, has(json_text_at(found, "text"), text));
-    EXPECT(o, *json_text_at(found, "advice"));
+    EXPECT(o, has(json_text_at(found, "advice"), advice));
     json_decref(root);
     forget(&o);
 }
@@ -70,12 +72,20 @@ static void expect_problem(const char *what, const char *text, const char *const
 T_TEST(what_makes_it_unusable)
 {
     T_BEGIN;
-    expect_problem("model", "/nonexistent", LIST("doctor", "--json", "/nonexistent"));
-    expect_problem("room", "one expert of each layer",
+    expect_problem("model", "/nonexistent", "name a directory that is there",
+                   LIST("doctor", "--json", "/nonexistent"));
+    expect_problem("room", "one expert of each layer", "`coli plan`",
                    LIST("doctor", "--json", "--backend", "none", "--ram", "8MB"));
-    expect_problem("heat file", "not there",
+    expect_problem("heat file", "not there", "--heat-readonly",
                    LIST("doctor", "--json", "--backend", "none", "--heat", "/nonexistent/x/heat"));
-    expect_problem("model", "nosuch", LIST("doctor", "--json", "--backend", "nosuch"));
+    expect_problem("backend", "nosuch cannot be used: /", "`coli backend list`",
+                   LIST("doctor", "--json", "--backend", "nosuch"));
+    expect_problem("backend", "coli_nosuch.so: file: no such file", "--backend none",
+                   LIST("doctor", "--json", "--backend", "nosuch"));
+    expect_problem("model", "99999 tokens", "without --ctx",
+                   LIST("doctor", "--json", "--backend", "none", "--ctx", "99999"));
+    expect_problem("model", ".gguf", "`coli convert ",
+                   LIST("doctor", "--json", TEST_FIXTURES "/gguf/tiny-00001-of-00003.gguf"));
     // a container that is damaged
     const char *dir = scratch_path("damaged");
     char command[512], path[200];
@@ -83,7 +93,20 @@ T_TEST(what_makes_it_unusable)
     T_EQ(system(command), 0);
     snprintf(path, sizeof path, "%s/chat.json", dir);
     spill(path, "{}", 2);
-    expect_problem("model", "chat.json", LIST("doctor", "--json", "--backend", "none", dir));
+    expect_problem("model", "chat.json", "`coli verify`",
+                   LIST("doctor", "--json", "--backend", "none", dir));
+}
+
+/* The model is looked at without the backend that cannot be used; a directory that has the rights and takes
+ * no file is not called good. */
+T_TEST(what_can_still_be_told)
+{
+    T_BEGIN;
+    outcome o = run_with("coli", "", 0, LIST("HOME=/proc/nohome"),
+                         LIST("doctor", "--backend", "nosuch", MODEL));
+    EXPECT(o, o.code == 1 && has(o.out, "hummingbird: 0.01 GB") && has(o.out, " room "));
+    EXPECT(o, !has(o.out, "/proc can be written"));
+    forget(&o);
 }
 
 /* Something that is no library where backends are: a note with the loader's reason, not a problem, unless
@@ -265,9 +288,13 @@ T_TEST(packs_on_the_command_line)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_sound_machine),           cmocka_unit_test(what_makes_it_unusable),
-        cmocka_unit_test(the_loaders_reasons),       cmocka_unit_test(a_report_says_what_is_needed),
-        cmocka_unit_test(a_report_is_nobodys),       cmocka_unit_test(a_report_has_no_directories),
+        cmocka_unit_test(a_sound_machine),
+        cmocka_unit_test(what_makes_it_unusable),
+        cmocka_unit_test(what_can_still_be_told),
+        cmocka_unit_test(the_loaders_reasons),
+        cmocka_unit_test(a_report_says_what_is_needed),
+        cmocka_unit_test(a_report_is_nobodys),
+        cmocka_unit_test(a_report_has_no_directories),
         cmocka_unit_test(packs_on_the_command_line),
     };
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);

@@ -198,9 +198,9 @@ T_TEST(plan_says_what_sits_where)
     EXPECT(o, has(o.out, "\n  keys and values                0.0") &&
                   has(o.out, "  of 4096 tokens\n"));
     EXPECT(o, has(o.out, "experts                          0.010 GB  512 of 0.020 MB, 64 in each"));
-    EXPECT(o, has(o.out, "\n        0 experts in VRAM\n"
-                         "      512 in memory: all the others, mapped\n"));
-    EXPECT(o, has(o.out, "a token reads 0.000 MB from VRAM, 3.852 MB from memory, 0.000 MB from"));
+    EXPECT(o, has(o.out, "\n      512 experts in memory: all, mapped\n"));
+    EXPECT(o, has(o.out, "\na token reads 3.852 MB from memory, 0.000 MB from the disk, "));
+    EXPECT(o, !has(o.out, "VRAM"));
     EXPECT(o, has(o.out, "\n  trunk                          2.228 MB\n"));
     EXPECT(o, has(o.out, "\nmeasured here\n  memory ") && has(o.out, " GMAC/s\n"));
     EXPECT(o, has(o.out, "\nexpected, bound by ") && has(o.out, "  a short conversation "));
@@ -240,11 +240,57 @@ T_TEST(plan_warns_when_memory_is_short)
     EXPECT(o, o.code == 1 && !has(o.out, "measured") && !has(o.out, "expected"));
     EXPECT(o, has(o.err, "memory is not enough: one expert of each layer and the rest need 0.0"));
     EXPECT(o, has(o.err, " GB, 0.008 GB may be taken\n"));
-    EXPECT(o, has(o.err, "hint: 0.0") && has(o.err, "more of memory or of VRAM hold all"));
+    EXPECT(o, !has(o.out, "in memory: ") && !has(o.out, "a token reads"));
+    EXPECT(o, has(o.err, "taken\nhint: 0.013 GB more of memory make it start\nhint: 0.0") &&
+                  has(o.err, "more of memory or of VRAM hold all"));
+    forget(&o);
+    // a shorter context is said first, and is believed
+    o = RUN("coli", "", "plan", MODEL, "--backend", "none", "--threads", "2", "--ram", "19MB");
+    EXPECT(o, o.code == 1 && !has(o.out, "measured") && !has(o.out, "expected"));
+    const char *hint = strstr(o.err, " GB may be taken\nhint: --ctx ");
+    EXPECT(o, hint && has(o.err, " makes it start; or 0.0"));
+    snprintf(ctx, sizeof ctx, "%d", atoi(strstr(hint, "--ctx ") + 6));
+    forget(&o);
+    o = RUN("coli", "", "plan", MODEL, "--backend", "none", "--threads", "2", "--ram", "19MB",
+            "--no-measure", "--ctx", ctx);
+    EXPECT(o, o.code == 0 && has(o.out, " experts in memory: those of each layer"));
     forget(&o);
     o = RUN("coli", "", "plan", MODEL, "--backend", "none", "--ram-experts", "20", "--no-measure");
     EXPECT(o, o.code == 0 && has(o.err, "--ram-experts keeps 20 of 64 experts of each layer"));
     EXPECT(o, has(o.err, "\nhint: without it all have room\n"));
+    forget(&o);
+}
+
+/* Keys and values of terabytes: no machine has them in memory and swap, so it would not get through. */
+T_TEST(plan_of_what_no_machine_holds)
+{
+    T_BEGIN;
+    json_t *config = json_load_file(MODEL "/config.json", 0, NULL);
+    T_TRUE(config != NULL);
+    static const char *const keys[] = {"max_position_embeddings", "num_key_value_heads",
+                                       "num_attention_heads", "head_dim", "num_hidden_layers"};
+    static const int values[] = {1048576, 64, 64, 256, 64};
+    for (int i = 0; i < 5; i++) json_object_set_new(config, keys[i], json_integer(values[i]));
+    json_object_del(config, "layer_types");
+    const char *dir = scratch_path("terabytes");
+    char path[160];
+    T_EQ(mkdir(dir, 0700), 0);
+    snprintf(path, sizeof path, "%s/config.json", dir);
+    T_EQ(json_dump_file(config, path, 0), 0);
+    json_decref(config);
+    outcome o = RUN("coli", "", "plan", dir, "--backend", "none", "--ctx", "1048576", "--kv", "f32",
+                    "--json");
+    EXPECT(o, o.code == 1);
+    EXPECT(o, has(o.err, " can be taken now") && has(o.err, "the system would end the program\n"));
+    EXPECT(o, !has(o.err, "will swap"));
+    json_t *root = json_of(&o);
+    T_STR(json_text_at(root, "fit"), "not");
+    T_TRUE(json_is_false(json_object_get(root, "starts")));
+    // what the model may take is no more than there is
+    T_TRUE(json_number_at(root, "ram_bytes") > 0);
+    T_TRUE(json_number_at(root, "ram_bytes") <= json_number_at(root, "available_bytes"));
+    T_TRUE(json_is_null(json_object_get(root, "measured")));
+    json_decref(root);
     forget(&o);
 }
 
@@ -335,6 +381,7 @@ int main(void)
         cmocka_unit_test(run_as_json),
         cmocka_unit_test(plan_says_what_sits_where),
         cmocka_unit_test(plan_warns_when_memory_is_short),
+        cmocka_unit_test(plan_of_what_no_machine_holds),
         cmocka_unit_test(run_agrees_with_plan),
         cmocka_unit_test(plan_of_what_is_not_converted),
         cmocka_unit_test(plan_refuses_as_run_does),

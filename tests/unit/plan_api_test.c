@@ -91,6 +91,13 @@ T_TEST(little_memory)
         before = p.token_ram_bytes;
         // what is said to be needed is enough, and a byte less is not
         T_EQ(p.needed_bytes, all.needed_bytes);
+        T_EQ(p.least_bytes, all.resident_bytes + per_expert);
+        T_EQ(p.n_ctx_least > 0, cap < 1);
+        if (p.n_ctx_least >
+            0) { // one expert of each layer then has room
+            const coli_session_opts least = {.struct_size = sizeof least, .n_ctx = p.n_ctx_least};
+            T_TRUE(planned(&o, &least).fit != COLI_FIT_NOT);
+        }
         const coli_model_opts just = without_devices(p.needed_bytes),
                               less = without_devices(p.needed_bytes - 1);
         T_EQ(planned(&just, NULL).fit, COLI_FIT_ALL);
@@ -473,6 +480,22 @@ T_TEST(refusals)
     T_FAILS(coli_plan(odd, &o, NULL, &p), COLI_E_UNSUPPORTED, "llama");
     coli__dir_remove(odd);
     free(odd);
+    // weights that converting refuses
+    static const struct {
+        const char *stored, *name;
+    } refused[] = {{"\"weight_block_size\": [64, 64]", "weight_block_size"},
+                   {"\"quant_method\": \"awq\", \"bits\": 4", "\"awq\""},
+                   {"\"quant_method\": \"gptq\"", "\"gptq\""}};
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        char config[200];
+        snprintf(config, sizeof config,
+                 "{\"model_type\": \"qwen3_5_moe_text\", \"quantization_config\": {%s}}",
+                 refused[i].stored);
+        char *dir = config_alone("stored", config);
+        T_FAILS(coli_plan(dir, &o, NULL, &p), COLI_E_UNSUPPORTED, refused[i].name);
+        coli__dir_remove(dir);
+        free(dir);
+    }
     T_FAILS(coli_plan("/nonexistent", &o, NULL, &p), COLI_E_NOTFOUND, "/nonexistent");
     o.backend = "nosuch";
     T_FAILS(coli_plan(demo, &o, NULL, &p), COLI_E_UNSUPPORTED, "nosuch");

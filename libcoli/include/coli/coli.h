@@ -822,7 +822,8 @@ typedef enum coli_fit {
     COLI_FIT_ALL,   /* everything is in memory or on devices */
     COLI_FIT_READS, /* some experts are read from the disk while tokens are made */
     COLI_FIT_NOT    /* not even one expert of each layer has room beside the rest: opening refuses a
-                       limit that was named, and else the system will swap */
+                       limit that was named, and else the system will swap, or end the program where it
+                       has no swap: nothing is measured then */
 } coli_fit;
 
 /* Where everything of a model would be.  Experts are counted over all layers. */
@@ -871,6 +872,10 @@ typedef struct coli_plan_result {
      * that they need was not measured. */
     double tok_s_min, tok_s_max, tok_s_full_min, tok_s_full_max;
     uint32_t bound; /* coli_bound: what takes most of the time */
+    /* What is needed at least: resident_bytes with one expert of each layer; and the context with which that
+     * would have room, 0: it has, or no shorter one is enough. */
+    uint32_t n_ctx_least;
+    uint64_t least_bytes;
 } coli_plan_result;
 
 typedef enum coli_bound {

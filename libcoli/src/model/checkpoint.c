@@ -553,6 +553,22 @@ static coli_status sort_left_over(coli__checkpoint *c, void (*note)(void *, cons
 
 /* -- open -------------------------------------------------------------------------------------- */
 
+/* Packed integers of other programs: what their tensors hold is known only together with this name. */
+static coli_status check_method(const json_t *config, const char *where)
+{
+    static const char *const others[] = {"awq", "gptq", "bitsandbytes", "auto-round"};
+    const char *method = json_string_value(
+        json_object_get(json_object_get(config, "quantization_config"), "quant_method"));
+    for (size_t i = 0; method && i < sizeof others / sizeof *others; i++)
+        if (strcmp(method, others[i]) == 0)
+            return coli__fail(
+                COLI_E_UNSUPPORTED,
+                "%s: quantization_config: quant_method is \"%s\"; expected \"fp8\", or "
+                "a checkpoint that is not quantised",
+                where, method);
+    return COLI_OK;
+}
+
 /* fp8 exports say how large a tile is. */
 static coli_status check_tile(const json_t *config, const char *where)
 {
@@ -568,6 +584,16 @@ static coli_status check_tile(const json_t *config, const char *where)
                       where);
 }
 
+coli_status coli__checkpoint_check_stored(const json_t *config, const char *where)
+{
+    const json_t *const both[] = {config, json_object_get(config, "text_config")};
+    for (int i = 0; i < 2; i++) {
+        COLI_TRY(check_method(both[i], where));
+        COLI_TRY(check_tile(both[i], where));
+    }
+    return COLI_OK;
+}
+
 static coli_status read_config(coli__checkpoint *c, coli__describe_fn describe)
 {
     char *path;
@@ -579,8 +605,7 @@ static coli_status read_config(coli__checkpoint *c, coli__describe_fn describe)
     if (status == COLI_OK)
         status = coli__json_parse_small(path, c->config_text.data ? c->config_text.data : "",
                                         c->config_text.n_bytes, COLI_CONFIG_MAX_DEPTH, &config);
-    if (status == COLI_OK) status = check_tile(config, path);
-    if (status == COLI_OK) status = check_tile(json_object_get(config, "text_config"), path);
+    if (status == COLI_OK) status = coli__checkpoint_check_stored(config, path);
     if (status == COLI_OK) status = describe(config, &c->engine, &c->spec);
     json_decref(config);
     coli__free(path);

@@ -57,6 +57,9 @@ coli_status coli__checkpoint_of_gguf(coli__gguf *g, coli__gguf_family_fn family,
                                      void (*note)(void *user, const char *line), void *user,
                                      coli__checkpoint *out);
 void coli__checkpoint_finish(coli__checkpoint *c);
+/* Whether weights that are stored as a config.json says can be read; where names the file.  Opening asks it,
+ * and coli_plan, which has nothing else yet. */
+coli_status coli__checkpoint_check_stored(const json_t *config, const char *where);
 /* What the lists of tensors and experts take, besides the mappings. */
 uint64_t coli__checkpoint_memory_bytes(const coli__checkpoint *c);
 

@@ -6,6 +6,7 @@
 
 #include "../../include/coli/exact.h"
 #include "../base/memory.h"
+#include "../model/checkpoint.h"
 #include "../moe/heat_file.h"
 #include "../moe/trunk.h"
 #include "api.h"
@@ -113,6 +114,9 @@ coli_status coli__model_plan_memory(coli_model *m, const coli_model_opts *o,
     ask.free_bytes = available > ask.resident_bytes ? available - ask.resident_bytes : 0;
     if (available == 0) ask.free_bytes = COLI__BUDGET_UNKNOWN;
     m->ram = coli__budget_ram(&ask);
+    // what stays in memory whatever happens may be more than there is: nobody can take that
+    if (o->ram_bytes == 0 && available > 0 && m->ram.budget_bytes > available)
+        m->ram.budget_bytes = available;
     if (o->ram_experts > ask.n_expert)
         return coli__fail(COLI_E_INVALID,
                           "%u experts of each layer in memory, of %u that there are",
@@ -144,7 +148,8 @@ static void say_what_is_in_memory(const coli_model *m, const coli_model_opts *o)
     o->note(o->user, line);
     if (m->ram.is_short)
         o->note(o->user, "that is less than the model needs even with one expert of each layer in "
-                         "memory: expect the system to swap");
+                         "memory: expect the system to swap, or to end the program where it has no "
+                         "swap");
 }
 
 /* Who names a limit wants it kept.  Without one what is free now is a guess: then it is only said. */
@@ -391,7 +396,8 @@ static coli_status imagine_container(coli_model *m, const char *dir, const char 
     const char *engine;
     coli__model_spec spec = {0};
     COLI_TRY(coli__json_read(config_path, COLI_CONFIG_MAX_BYTES, COLI_CONFIG_MAX_DEPTH, &config));
-    coli_status status = coli__engine_describe(config, &engine, &spec);
+    coli_status status = coli__checkpoint_check_stored(config, config_path);
+    if (status == COLI_OK) status = coli__engine_describe(config, &engine, &spec);
     if (status == COLI_OK)
         status = coli__container_imagine(dir, engine, config, &spec, formats, &m->container);
     coli__model_spec_finish(&spec);

@@ -87,18 +87,36 @@ static coli_status plan_memory(coli_model *m, const coli_model_opts *o, coli_ses
     return COLI_OK;
 }
 
-static void plan_fit(const coli_model *m, const uint32_t *n_vram, coli_plan_result *r)
+/* The longest shorter context with which the residents and slot_bytes have room; 0: none.  Without a limit
+ * of the user's a byte that the residents do not take adds 88 hundredths of it to what experts may. */
+static uint32_t shorter_ctx(const coli_model_opts *o, uint64_t slot_bytes,
+                            const coli_plan_result *r)
+{
+    const bool asked = o->ram_bytes > 0;
+    const uint64_t slots = asked ? slot_bytes : plus(slot_bytes, slot_bytes / 88 * 12 + 100),
+                   needed = plus(r->resident_bytes, slots),
+                   room = asked ? o->ram_bytes : r->available_bytes;
+    return room > 0 && needed > room
+               ? coli__budget_shorter_ctx(r->n_ctx, r->kv_bytes, needed - room)
+               : 0;
+}
+
+static void plan_fit(const coli_model *m, const coli_model_opts *o, const uint32_t *n_vram,
+                     coli_plan_result *r)
 {
     const coli__split s = coli__budget_split(n_vram, r->n_layer, r->n_expert, &m->ram);
     r->n_in_ram = s.n_ram;
     r->n_on_disk = s.n_disk;
+    const uint64_t slot_bytes = coli__store_slot_bytes(m->container),
+                   per_cap = slot_bytes ? slot_bytes : UINT64_MAX; // one expert of each layer
     uint64_t slots; // every layer has as many, so the one that devices hold least of decides
-    if (!coli__mul(s.most, coli__store_slot_bytes(m->container), &slots)) slots = UINT64_MAX;
+    if (!coli__mul(s.most, per_cap, &slots)) slots = UINT64_MAX;
     r->needed_bytes = plus(r->resident_bytes, slots);
+    r->least_bytes = plus(r->resident_bytes, per_cap);
     r->fit = m->ram.is_short ? COLI_FIT_NOT : s.n_disk > 0 ? COLI_FIT_READS : COLI_FIT_ALL;
     if (r->fit != COLI_FIT_ALL && r->ram_bytes > 0 && r->needed_bytes > r->ram_bytes)
-        r->n_ctx_all =
-            coli__budget_shorter_ctx(r->n_ctx, r->kv_bytes, r->needed_bytes - r->ram_bytes);
+        r->n_ctx_all = shorter_ctx(o, slots, r);
+    if (r->fit == COLI_FIT_NOT) r->n_ctx_least = shorter_ctx(o, per_cap, r);
 }
 
 static void plan_token(const coli_model *m, coli_plan_result *r)
@@ -159,7 +177,7 @@ static coli_status place(const coli_model *m, const coli_model_opts *o, coli_pla
         status = plan_devices(m, o, r, n_vram);
     else
         assume_device(o, r, n_vram);
-    if (status == COLI_OK) plan_fit(m, n_vram, r);
+    if (status == COLI_OK) plan_fit(m, o, n_vram, r);
     coli__free(n_vram);
     return status;
 }
@@ -183,7 +201,8 @@ static coli_status plan(coli_model *m, const char *dir, const wishes *w, coli_pl
     COLI_TRY(plan_memory(m, o, &session, r));
     COLI_TRY(place(m, o, r));
     plan_token(m, r);
-    return w->measure ? plan_speed(m, o, r) : COLI_OK;
+    // what swaps, or does not start at all, has no speed that these measurements tell
+    return w->measure && r->fit != COLI_FIT_NOT ? plan_speed(m, o, r) : COLI_OK;
 }
 
 static coli_status plan_for(const char *dir, const wishes *w, coli_plan_result *out)
