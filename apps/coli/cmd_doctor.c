@@ -246,7 +246,7 @@ static void look_at_terminal(doctor *d)
 static void to_existing(char *path)
 {
     while (app_system_look(path) != APP_PATH_DIR) {
-        char *slash = strrchr(path, '/');
+        char *slash = app_system_last_slash(path);
         if (!slash) {
             strcpy(path, ".");
             return;
@@ -261,7 +261,7 @@ static void look_at_heat(doctor *d)
 {
     const char *heat = d->s->heat;
     if (!heat) return;
-    char *dir = app_format("%s", heat), *slash = strrchr(dir, '/');
+    char *dir = app_format("%s", heat), *slash = app_system_last_slash(dir);
     if (slash) slash[slash == dir] = 0;
     const bool there = app_system_look(slash ? dir : ".") == APP_PATH_DIR,
                may = there && (d->s->heat_readonly || app_system_may_write(slash ? dir : "."));

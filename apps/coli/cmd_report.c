@@ -128,7 +128,8 @@ static void say_plan(report *r, const app_settings *s, const char *dir)
 /* Mapped, not read; no device is touched. */
 static void say_model(report *r, const app_settings *s, const char *dir)
 {
-    const coli_model_opts opts = {.struct_size = sizeof opts, .n_threads = 1, .backend = "none"};
+    const coli_model_opts opts = {
+        .struct_size = sizeof opts, .n_threads = 1, .backend = "none", .huge_pages = COLI_HUGE_OFF};
     coli_model *model;
     say(r, "model");
     if (coli_model_open(dir, &opts, &model) != COLI_OK) {

@@ -3,7 +3,8 @@
 #define COLI_SCRUB_H
 
 /* The text with the home directory as ~, names of the person and of the machine as (user) and (host), and of
- * every absolute path the last component at most, ".../model.coli".  Names are found within words, too, if
+ * every path the last component at most, ".../model.coli", however it is written: of any system, relative,
+ * below ~, with blanks, between quotes.  Names are found within words, too, if
  * they have three letters or more: better a word too few than one too many.  New memory (free). */
 char *scrub_text(const char *text);
 

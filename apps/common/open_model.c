@@ -189,8 +189,10 @@ coli_kv app_kv(const app_settings *s)
     return s->kv && strcmp(s->kv, "f32") == 0 ? COLI_KV_F32 : COLI_KV_F16;
 }
 
-static coli_huge huge_pages(const app_settings *s)
+/* A copy pays where tokens are made, one after another: by those who may use devices for it. */
+static coli_huge huge_pages(const app_settings *s, uint32_t what)
 {
+    if (!(what & APP_OPEN_DEVICES)) return COLI_HUGE_OFF;
     if (!s->huge_pages || strcmp(s->huge_pages, "auto") == 0) return COLI_HUGE_AUTO;
     return strcmp(s->huge_pages, "on") == 0 ? COLI_HUGE_ON : COLI_HUGE_OFF;
 }
@@ -221,7 +223,7 @@ coli_model_opts app_model_opts(const app_settings *s, uint32_t what)
         .pin_bytes = s->pin.n_bytes,
         .no_pilot = s->no_pilot,
         .no_numa = s->no_numa,
-        .huge_pages = huge_pages(s),
+        .huge_pages = huge_pages(s, what),
         .no_warmstart = s->no_warmstart,
         .home = s->home && strcmp(s->home, "layer") == 0 ? COLI_HOME_LAYER : COLI_HOME_EXPERT,
         .layer_split = s->layer_split,

@@ -25,7 +25,7 @@ int app_model_argument(const app_settings *s, const char *command, app_settings 
 
 enum {
     APP_OPEN_SESSION = 1, // make a session, too
-    APP_OPEN_DEVICES = 2, // use a GPU also when nobody asked for one
+    APP_OPEN_DEVICES = 2, // to make tokens: use a GPU also when nobody asked for one
     APP_OPEN_TELL = 4     // on stderr: which devices are used; a bar while weights are copied there
 };
 

@@ -41,6 +41,8 @@ bool app_system_personal(size_t i, app_personal *kind, char *out, size_t cap);
 
 /* The directory below which programs remember things for the person; false: nowhere. */
 bool app_system_state_dir(char *out, size_t cap);
+/* The last slash of a path, of those that this system has; NULL: none. */
+char *app_system_last_slash(char *path);
 /* Whether files may be made in a directory. */
 bool app_system_may_write(const char *dir);
 /* Whether what a terminal shows and takes is UTF-8. */

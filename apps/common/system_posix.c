@@ -197,6 +197,11 @@ bool app_system_state_dir(char *out, size_t cap)
     return home && home[0] == '/' && (size_t)snprintf(out, cap, "%s/.local/state", home) < cap;
 }
 
+char *app_system_last_slash(char *path)
+{
+    return strrchr(path, '/');
+}
+
 bool app_system_may_write(const char *dir)
 {
     return access(dir, W_OK | X_OK) == 0;

@@ -232,6 +232,12 @@ bool app_system_state_dir(char *out, size_t cap)
 }
 
 /* Rights of Windows are more than a bit; this one is the common reason. */
+char *app_system_last_slash(char *path)
+{
+    char *slash = strrchr(path, '/'), *back = strrchr(path, '\\');
+    return !slash || (back && back > slash) ? back : slash;
+}
+
 bool app_system_may_write(const char *dir)
 {
     coli__wide wide;

@@ -18,7 +18,7 @@ static void ask(coli__imatrix *m)
 static void parse(const uint8_t *data, size_t n_bytes)
 {
     coli__imatrix *m;
-    if (coli__imatrix_parse("fuzz", data, n_bytes, &m) != COLI_OK) return;
+    if (coli__imatrix_parse("fuzz", data, n_bytes, 16, &m) != COLI_OK) return;
     ask(m);
     coli__imatrix_close(m);
 }

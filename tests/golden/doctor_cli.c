@@ -163,7 +163,8 @@ T_TEST(a_report_is_nobodys)
                               "COLI_BACKEND=none", "XDG_STATE_HOME=/srv/mallory-q/state"),
                          LIST("report", "--heat", heat, "--heat-readonly", error));
     EXPECT(o, o.code == 0);
-    EXPECT(o, has(o.out, "  --heat ~/private/heat.bin (command line)\n"));
+    EXPECT(o, has(o.out, "  --heat .../heat.bin (command line)\n"));
+    expect_absent(&o, "private");
     EXPECT(o, has(o.out, "  --model .../hummingbird (COLI_MODEL)\n"));
     EXPECT(o, has(o.out, "by (user) on "));
     EXPECT(o, has(o.out, ".../z.coli"));
@@ -174,6 +175,46 @@ T_TEST(a_report_is_nobodys)
     expect_absent(&o, TEST_MODELS);
     if (strlen(host) >= 3) expect_absent(&o, host);
     forget(&o);
+}
+
+/* Directories, however a path is written; what stays of the text. */
+T_TEST(a_report_has_no_directories)
+{
+    T_BEGIN;
+    static const struct {
+        const char *error, *shown;
+    } cases[] = {
+        {"coli: /mnt/Acme/model.coli: torn", "coli: .../model.coli: torn"},
+        {"at /mnt/John Acme/Acme Project/model.coli: torn", "at .../model.coli: torn"},
+        {"at /mnt/John Acme: torn", "at ...: torn"},
+        {"at C:\\Users\\Jane Acme\\Models\\acme\\a.coli: torn", "at .../a.coli: torn"},
+        {"at C:/Users/Jane Acme/a.coli", "at .../a.coli"},
+        {"no \u2018/data/clients/acme/x\u2019 there", "no \u2018.../x\u2019 there"},
+        {"no \u201C/srv/A Acme Z/b c/x y\u201D there", "no \u201C.../x y\u201D there"},
+        {"no '/mnt/John Acme' there", "no '...' there"},
+        {"no '/mnt/John Acme/b/my x' there", "no '.../my x' there"},
+        {"no 'Acme Work/x' there", "no '.../x' there"},
+        {"in ~/Work/ClientAcme/model (it)", "in .../model (it)"},
+        {"in \\\\acme\\share\\dir\\x.coli", "in .../x.coli"},
+        {"in file:///mnt/acme/y/x.coli", "in file:.../x.coli"},
+        {"in ./acme/b and ..\\acme\\x", "in .../b and .../x"},
+        {"in acme/b", "in .../b"},
+        {"in /mnt/Acme, Inc. (old)/b/x.coli: torn", "x.coli: torn"},
+        {"in A=/mnt/acme/b/x:/mnt/acme/b/y", "in A=.../x:.../y"},
+        {"(/mnt/acme/b/x) can't", "(.../x) can't"},
+        {"1.5 GB/s, 3 tok/s, I/O, 3/8, w/ x", "1.5 GB/s, 3 tok/s, I/O, 3/8, w/ x"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        outcome o = RUN("coli", "", "report", "--model", "/nonexistent", "--backend", "none",
+                        cases[i].error);
+        char line[300];
+        snprintf(line, sizeof line, "%s\n", cases[i].shown);
+        EXPECT(o, o.code == 0 && has(o.out, line));
+        expect_absent(&o, "acme");
+        expect_absent(&o, "jane");
+        expect_absent(&o, "john");
+        forget(&o);
+    }
 }
 
 /* ---- packs --------------------------------------------------------------------------------- */
@@ -224,9 +265,10 @@ T_TEST(packs_on_the_command_line)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_sound_machine),     cmocka_unit_test(what_makes_it_unusable),
-        cmocka_unit_test(the_loaders_reasons), cmocka_unit_test(a_report_says_what_is_needed),
-        cmocka_unit_test(a_report_is_nobodys), cmocka_unit_test(packs_on_the_command_line),
+        cmocka_unit_test(a_sound_machine),           cmocka_unit_test(what_makes_it_unusable),
+        cmocka_unit_test(the_loaders_reasons),       cmocka_unit_test(a_report_says_what_is_needed),
+        cmocka_unit_test(a_report_is_nobodys),       cmocka_unit_test(a_report_has_no_directories),
+        cmocka_unit_test(packs_on_the_command_line),
     };
     return cmocka_run_group_tests(tests, make_scratch, remove_scratch);
 }

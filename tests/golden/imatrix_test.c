@@ -1,9 +1,12 @@
 /* imatrix_test.c - what matrices are multiplied with, added up over texts: whether the sums are right, the
  * same however they are made, and what the converter does with them; and files that are none. */
+#include <signal.h>
+#include <unistd.h>
 #include <xxhash.h>
 
 #include "world.h"
 
+#include "libcoli/src/base/memory.h"
 #include "libcoli/src/model/container.h"
 #include "libcoli/src/model/imatrix.h"
 #include "libcoli/src/model/imatrix_format.h"
@@ -284,7 +287,7 @@ T_TEST(columns)
     uint8_t data[500];
     const size_t n = seal(data, small_file(data));
     coli__imatrix *m;
-    T_OK(coli__imatrix_parse("x", data, n, &m));
+    T_OK(coli__imatrix_parse("x", data, n, 3, &m));
     T_EQ(coli__imatrix_n_token(m), 500);
     T_STR(coli__imatrix_model(m), "0123456789abcdef0123456789abcdef");
     float h[3];
@@ -305,6 +308,31 @@ T_TEST(columns)
     coli__imatrix_close(m);
 }
 
+/* Memory is the model's, whatever a file says about its columns. */
+T_TEST(a_wide_entry_takes_no_memory)
+{
+    T_BEGIN;
+    enum { WIDE = 1 << 20, BYTES = 64 + 16 + 8 + 8 + 4 * WIDE };
+    uint8_t *data = calloc(BYTES + 16, 1), *wide = data + 64;
+    uint8_t small[500];
+    small_file(small);
+    memcpy(data, small, 64);
+    coli__put32(data + 12, 1);
+    coli__put32(wide, 1);
+    coli__put32(wide + 4, 1);
+    coli__put32(wide + 8, WIDE);
+    wide[16] = 'a';
+    const size_t n = seal(data, BYTES);
+    coli__imatrix *m;
+    const uint64_t before = coli__memory_allocated();
+    T_OK(coli__imatrix_parse("x", data, n, 3, &m));
+    T_LE(coli__memory_allocated(), before + WIDE);
+    float h;
+    T_TRUE(!coli__imatrix_expert(m, "a", 0, 1, WIDE, &h)); // no expert of this model's
+    coli__imatrix_close(m);
+    free(data);
+}
+
 T_TEST(files_that_are_none)
 {
     T_BEGIN;
@@ -314,13 +342,13 @@ T_TEST(files_that_are_none)
     for (size_t cut = 0; cut < n; cut++) {
         uint8_t *exact = malloc(cut + !cut);
         memcpy(exact, data, cut);
-        T_FAILS(coli__imatrix_parse("x", exact, cut, &m), COLI_E_FORMAT, "x: ");
+        T_FAILS(coli__imatrix_parse("x", exact, cut, 3, &m), COLI_E_FORMAT, "x: ");
         free(exact);
     }
     for (size_t at = 0; at < n; at++) { // a flipped bit, anywhere
         memcpy(bad, data, n);
         bad[at] ^= (uint8_t)(1u << at % 8);
-        const coli_status status = coli__imatrix_parse("x", bad, n, &m);
+        const coli_status status = coli__imatrix_parse("x", bad, n, 3, &m);
         T_TRUE(status == COLI_E_FORMAT || status == COLI_E_UNSUPPORTED);
     }
     static const struct {
@@ -347,7 +375,7 @@ T_TEST(files_that_are_none)
         memcpy(bad, data, n);
         coli__put32(bad + lies[i].at, lies[i].value);
         seal(bad, n_body);
-        T_TRUE(coli__imatrix_parse("x", bad, n, &m) != COLI_OK);
+        T_TRUE(coli__imatrix_parse("x", bad, n, 3, &m) != COLI_OK);
         if (!strstr(coli_error_message(), lies[i].message))
             fail_msg("\"%s\" lacks \"%s\"", coli_error_message(), lies[i].message);
     }
@@ -429,16 +457,50 @@ T_TEST(the_converter_uses_it)
     coli__buf_finish(&without);
 }
 
+static struct sigaction guard; // of mappings; the test program puts its own in its place
+
+static bool cut_short(void *user, const char *what, uint64_t done, uint64_t total)
+{
+    (void)what, (void)done, (void)total;
+    T_EQ(truncate(user, 0), 0);
+    return true;
+}
+
+/* While it is in use: the process lives, and nothing stays of what may have been made with zeros. */
+T_TEST(an_imatrix_that_shrinks)
+{
+    T_BEGIN;
+    coli__buf bytes;
+    T_OK(coli__file_read(scratch("tiny.imatrix"), UINT32_MAX, &bytes));
+    T_OK(coli__file_replace(scratch("shrinks"), bytes.data, bytes.n_bytes));
+    T_EQ(sigaction(SIGBUS, &guard, NULL), 0);
+    coli__buf_finish(&bytes);
+    const coli_convert_opts opts = {.struct_size = sizeof opts,
+                                    .n_threads = 1,
+                                    .imatrix = scratch("shrinks"),
+                                    .progress = cut_short,
+                                    .user = (void *)(uintptr_t)scratch("shrinks")};
+    T_FAILS(coli_convert(TEST_FIXTURES "/qwen36-tiny-c", scratch("shrunk"), &opts), COLI_E_IO,
+            "shrinks: became shorter");
+    T_TRUE(!coli__path_exists(scratch("shrunk")) && !coli__path_exists(scratch("shrunk.partial")));
+}
+
 int main(void)
 {
+    coli__map map;
+    if (coli__map_open_guarded(MODEL "/model.coli", &map) != COLI_OK) return 1;
+    coli__map_close(&map);
+    sigaction(SIGBUS, NULL, &guard);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(threads_and_chunks_do_not_show),
         cmocka_unit_test(experts_see_the_rows_that_are_routed_to_them),
         cmocka_unit_test(the_first_layer_reads_normed_embeddings),
         cmocka_unit_test(collecting_changes_no_logit),
         cmocka_unit_test(columns),
+        cmocka_unit_test(a_wide_entry_takes_no_memory),
         cmocka_unit_test(files_that_are_none),
         cmocka_unit_test(the_converter_uses_it),
+        cmocka_unit_test(an_imatrix_that_shrinks),
     };
     return cmocka_run_group_tests(tests, NULL, world_teardown);
 }

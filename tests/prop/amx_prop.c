@@ -56,8 +56,10 @@ static void any_weights(t_rng *rng, coli__mat *m)
         for (uint64_t g = 0; g < (m->fmt.per_row ? 1 : l.n_group); g++) {
             uint8_t *at = data + p * l.panel_bytes + g * l.group_bytes;
             for (uint32_t r = 0; r < 16; r++) {
-                const uint16_t h = (uint16_t)(t_below(rng, 8) ? 0x0400 + t_below(rng, 0x7800) : 0);
-                const float f = h == 0 ? 0.0f : coli_f16_to_f32(h) * 0x1p-8f;
+                const uint32_t sign = t_below(rng, 2) << 15; // also of zero
+                const uint32_t size = t_below(rng, 8) ? 0x0400 + t_below(rng, 0x7800) : 0;
+                const uint16_t h = (uint16_t)(sign | size);
+                const float f = coli_f16_to_f32(h) * 0x1p-8f;
                 memcpy(at + (m->fmt.scale_f16 ? 2 : 4) * r, m->fmt.scale_f16 ? (void *)&h : &f,
                        m->fmt.scale_f16 ? 2 : 4);
             }

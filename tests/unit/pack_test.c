@@ -1,6 +1,7 @@
 /* pack_test.c - a container as one file: there and back, the same bytes, and packs that nobody should
  * believe: torn at every length, a byte changed, names that lead elsewhere, sizes that lie. */
 #include <unistd.h>
+#include <xxhash.h>
 
 #include "world.h"
 
@@ -517,6 +518,67 @@ T_TEST(parts_of_different_models)
     free(model);
 }
 
+static void replace_digest(uint8_t *head, const char *from, const char *to)
+{
+    char *at = strstr((char *)head + CT_FIXED_BYTES, from);
+    assert_non_null(at);
+    memcpy(at, to, 32);
+}
+
+/* The first scales of the first quantised matrix become what no number is; every checksum follows. */
+static void spoil_scales(coli__buf *model)
+{
+    uint8_t *bytes = coli__alloc64(model->n_bytes);
+    memcpy(bytes, model->data, model->n_bytes);
+    coli__ct_table t;
+    T_OK(coli__ct_parse("x", bytes, model->n_bytes, &t));
+    uint32_t i = 0;
+    while (t.entries[i].tensor.mat.fmt.type < COLI_W_I8) i++;
+    coli__ct_entry *e = &t.entries[i];
+    const coli__digest before = e->digest, identity = t.identity;
+    memset(bytes + e->offset, 0xFF, 4);
+    e->digest = coli__digest_of(bytes + e->offset, e->tensor.n_bytes);
+    T_OK(coli__ct_identity(&t, &t.identity));
+    replace_digest(bytes, before.hex, e->digest.hex);
+    replace_digest(bytes, identity.hex, t.identity.hex);
+    XXH128_canonical_t seal;
+    XXH128_canonicalFromHash(&seal, XXH3_128bits(bytes, t.data_offset - CT_CHECKSUM_BYTES));
+    memcpy(bytes + t.data_offset - CT_CHECKSUM_BYTES, seal.digest, CT_CHECKSUM_BYTES);
+    coli__ct_table_finish(&t);
+    memcpy(model->data, bytes, model->n_bytes);
+    coli__free_aligned(bytes);
+}
+
+static void spoil_weight(coli__buf *model)
+{
+    model->data[model->n_bytes - 1] ^= 1;
+}
+
+/* Its lines are right, whoever wrote them, and the container in it is not. */
+T_TEST(a_sound_pack_of_a_broken_container)
+{
+    T_BEGIN;
+    static const struct {
+        void (*spoil)(coli__buf *model);
+        const char *message;
+    } cases[] = {{spoil_weight, "expected checksum"}, {spoil_scales, "scale"}};
+    char *model = small_model(), *path = world_path(model, "model.coli");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        coli__buf right = read_all(path), wrong = read_all(path), tar = {0};
+        cases[i].spoil(&wrong);
+        write_all(path, wrong.data, wrong.n_bytes);
+        const change none = {0};
+        put_small(&tar, &none);
+        write_all(path, right.data, right.n_bytes);
+        expect_refused(tar.data, tar.n_bytes, COLI_E_FORMAT, cases[i].message);
+        coli__buf_finish(&tar);
+        coli__buf_finish(&wrong);
+        coli__buf_finish(&right);
+    }
+    free(path);
+    free(model);
+}
+
 /* -- heads --------------------------------------------------------------------------------------- */
 
 /* Sizes around the one from which a pax header is needed, and the longest name. */
@@ -578,6 +640,7 @@ int main(void)
         cmocka_unit_test(another_writer_is_believed),
         cmocka_unit_test(lies_are_refused),
         cmocka_unit_test(parts_of_different_models),
+        cmocka_unit_test(a_sound_pack_of_a_broken_container),
         cmocka_unit_test(heads_tell_what_was_put_in),
     };
     return cmocka_run_group_tests(tests, NULL, world_teardown);

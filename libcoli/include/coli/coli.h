@@ -77,7 +77,8 @@ typedef enum coli_replan_with {
 
 /* Whether the dense weights are copied into huge pages, where the system has some (docs/memory.md). */
 typedef enum coli_huge {
-    COLI_HUGE_AUTO, /* if they are large, and memory has room for them twice */
+    COLI_HUGE_AUTO, /* if opening reads them (coli_model_opts.progress), they are large, and memory has
+                       room for them twice */
     COLI_HUGE_ON,
     COLI_HUGE_OFF
 } coli_huge;
@@ -140,7 +141,8 @@ typedef struct coli_model_opts {
 #define COLI_STREAM_AUTO UINT32_MAX
 
 /* Open a container directory (docs/formats/container.md).  The weights are mapped, not read, but for
- * experts for which there is not enough memory.
+ * experts for which there is not enough memory, and the dense weights where progress or COLI_HUGE_ON asks
+ * for it.
  * Signals  on POSIX systems the first call installs a handler for SIGBUS, which comes when a mapped file
  *          was made shorter.  It acts on addresses in the weights alone, and hands all others to the
  *          handler that was there before.  A program that installs one of its own later, without
@@ -681,10 +683,11 @@ COLI_API coli_status coli_verify(const char *dir, coli_progress_fn progress, voi
  * Errors   as for coli_verify, and E_EXISTS. */
 COLI_API coli_status coli_pack(const char *dir, const char *file, coli_progress_fn progress,
                                void *user);
-/* Check every byte of such a file, without unpacking it.  E_NOTFOUND, E_FORMAT or E_UNSUPPORTED (it is
- * torn, or no pack), E_CANCELLED, E_IO, E_NOMEM. */
+/* Check every byte of such a file, and the container in it like coli_verify all but the tokenizer and the
+ * settings, without unpacking it: it is read twice.  E_NOTFOUND, E_FORMAT or E_UNSUPPORTED (it is torn, no
+ * pack, or one of a container that is not sound), E_CANCELLED, E_IO, E_NOMEM. */
 COLI_API coli_status coli_pack_verify(const char *file, coli_progress_fn progress, void *user);
-/* Make the container directory of such a file; everything is checked on the way.  `dir` must not exist and
+/* Make the container directory of such a file; all that coli_pack_verify checks is checked on the way.  `dir` must not exist and
  * appears when complete.  Errors as above, and E_EXISTS. */
 COLI_API coli_status coli_unpack(const char *file, const char *dir, coli_progress_fn progress,
                                  void *user);

@@ -99,10 +99,9 @@ static coli_status read_checked(const coli__container *c, int file, uint64_t max
     return status;
 }
 
-static coli_status read_template(coli__container *c)
+/* Which template chat.json names; takes `chat`. */
+static coli_status take_template(coli__container *c, json_t *chat)
 {
-    json_t *chat;
-    COLI_TRY(read_checked(c, CT_CHAT, CHAT_MAX_BYTES, &chat));
     const char *name = json_string_value(json_object_get(chat, "template"));
     for (size_t i = 0; name && i < sizeof templates / sizeof templates[0]; i++)
         if (strcmp(name, templates[i]) == 0) memcpy(c->template, templates[i], strlen(name) + 1);
@@ -114,6 +113,13 @@ static coli_status read_template(coli__container *c)
                          name ? name : "none");
     json_decref(chat);
     return status;
+}
+
+static coli_status read_template(coli__container *c)
+{
+    json_t *chat;
+    COLI_TRY(read_checked(c, CT_CHAT, CHAT_MAX_BYTES, &chat));
+    return take_template(c, chat);
 }
 
 /* -- open -------------------------------------------------------------------------------------- */
@@ -539,16 +545,21 @@ static coli_status verify_files(const verify *v)
     return COLI_OK;
 }
 
+static coli_status verify_model(verify *v, coli__describe_fn describe)
+{
+    const coli__ct_table *t = &v->c->table;
+    COLI_TRY(verify_spec(v->c, describe));
+    for (uint32_t i = 0; i < t->n_entry; i++) COLI_TRY(verify_entry(v, &t->entries[i]));
+    for (uint32_t i = 0; i < t->n_layer; i++) COLI_TRY(verify_layer(v, &t->layers[i]));
+    return report(v, "done");
+}
+
 static coli_status verify_all(const coli__container *c, coli__describe_fn describe,
                               coli__progress_fn progress, void *user)
 {
     verify v = {c, progress, user, c->table.data_offset};
     COLI_TRY(verify_files(&v));
-    COLI_TRY(verify_spec(c, describe));
-    for (uint32_t i = 0; i < c->table.n_entry; i++)
-        COLI_TRY(verify_entry(&v, &c->table.entries[i]));
-    for (uint32_t i = 0; i < c->table.n_layer; i++) COLI_TRY(verify_layer(&v, &c->table.layers[i]));
-    return report(&v, "done");
+    return verify_model(&v, describe);
 }
 
 coli_status coli__container_verify(const coli__container *c, coli__describe_fn describe,
@@ -557,4 +568,49 @@ coli_status coli__container_verify(const coli__container *c, coli__describe_fn d
     const coli_status status = verify_all(c, describe, progress, user);
     const coli_status whole = coli__container_check_whole(c); // else what was found means nothing
     return whole == COLI_OK ? status : whole;
+}
+
+/* -- verify what is in memory ------------------------------------------------------------------ */
+
+static coli_status parse_file(const coli__container *c, int file, const char *text,
+                              uint64_t n_bytes, uint64_t max_bytes, json_t **out)
+{
+    char *path;
+    COLI_TRY(coli__path_join(c->dir, coli__ct_file_names[file], &path));
+    const coli_status status =
+        n_bytes > max_bytes
+            ? coli__fail(COLI_E_FORMAT, "%s: expected at most %llu bytes, found %llu", path,
+                         (unsigned long long)max_bytes, (unsigned long long)n_bytes)
+            : coli__json_parse_small(path, text, (size_t)n_bytes, COLI_CONFIG_MAX_DEPTH, out);
+    coli__free(path);
+    return status;
+}
+
+static coli_status open_bytes(coli__container *c, const coli__container_bytes *b)
+{
+    json_t *chat;
+    c->dir = coli__strndup(b->name, strlen(b->name));
+    if (!c->dir) return COLI_E_NOMEM;
+    COLI_TRY(coli__path_join(b->name, "model.coli", &c->path));
+    COLI_TRY(coli__ct_parse(c->path, b->model, b->n_model, &c->table));
+    COLI_TRY(parse_file(c, CT_CONFIG, b->config, b->n_config, COLI_CONFIG_MAX_BYTES, &c->config));
+    COLI_TRY(parse_file(c, CT_CHAT, b->chat, b->n_chat, CHAT_MAX_BYTES, &chat));
+    return take_template(c, chat);
+}
+
+coli_status coli__container_verify_bytes(const coli__container_bytes *bytes,
+                                         coli__describe_fn describe, coli__progress_fn progress,
+                                         void *user)
+{
+    coli__container *c = coli__calloc(1, sizeof *c);
+    if (!c) return COLI_E_NOMEM;
+    c->map = (coli__map){.data = bytes->model, .n_bytes = bytes->n_model}; // borrowed
+    coli_status status = open_bytes(c, bytes);
+    if (status == COLI_OK) {
+        verify v = {c, progress, user, c->table.data_offset};
+        status = verify_model(&v, describe);
+    }
+    c->map = (coli__map){0};
+    coli__container_close(c);
+    return status;
 }

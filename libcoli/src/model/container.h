@@ -96,4 +96,18 @@ typedef bool (*coli__progress_fn)(void *user, const char *what, uint64_t done, u
 coli_status coli__container_verify(const coli__container *c, coli__describe_fn describe,
                                    coli__progress_fn progress, void *user);
 
+/* A container that stands somewhere else than in a directory: its files as bytes, borrowed. */
+typedef struct coli__container_bytes {
+    const char *name;     // in messages, in the directory's place
+    const uint8_t *model; // of model.coli, at a multiple of 64
+    const char *config, *chat;
+    uint64_t n_model, n_config, n_chat;
+} coli__container_bytes;
+
+/* The same of such a one, but for the checksums of the files beside model.coli, which are the caller's to
+ * compare. */
+coli_status coli__container_verify_bytes(const coli__container_bytes *bytes,
+                                         coli__describe_fn describe, coli__progress_fn progress,
+                                         void *user);
+
 #endif

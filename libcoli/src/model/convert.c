@@ -1148,7 +1148,10 @@ static coli_status write_all(converter *c, const char *facts)
     if (status == COLI_OK) status = check_result(c->out_dir);
     coli__ct_writer_abandon(c->writer);
     c->writer = NULL;
-    return status;
+    const coli_status whole = c->imatrix ? coli__imatrix_check_whole(c->imatrix) : COLI_OK;
+    if (whole == COLI_OK) return status;
+    c->job.has_told = false; // what was made with it is worthless: nothing may go on with that
+    return whole;
 }
 
 /* The last name.  Where the journal could not be held until then, what has it is looked at again. */
@@ -1252,6 +1255,18 @@ static coli_status source_vector(void *ctx, uint32_t i, float *out)
     return coli__weight_rows(&((const coli__checkpoint *)ctx)->tensors[i], 0, 1, out);
 }
 
+/* Columns of the experts' longest rows. */
+static uint32_t longest_row(const coli__model_spec *spec)
+{
+    uint32_t n_in = 1;
+    for (uint32_t i = 0; i < spec->n_expert_layer; i++) {
+        const coli__expert_spec *s = &spec->experts[i];
+        n_in = s->d_model > n_in ? s->d_model : n_in;
+        n_in = s->d_ff > n_in ? s->d_ff : n_in;
+    }
+    return n_in;
+}
+
 /* The recipe and the imatrix, against the model. */
 static coli_status check_guides(converter *c)
 {
@@ -1260,7 +1275,7 @@ static coli_status check_guides(converter *c)
     if (a->recipe) COLI_TRY(coli__recipe_check(a->recipe, &k->spec));
     if (!a->imatrix) return COLI_OK;
     char model[33];
-    COLI_TRY(coli__imatrix_open(a->imatrix, &c->imatrix));
+    COLI_TRY(coli__imatrix_open(a->imatrix, longest_row(&k->spec), &c->imatrix));
     const coli__fp fp = coli__fp_enter();
     const coli_status status = coli__imatrix_tie(&k->spec, source_vector, k, model);
     coli__fp_leave(fp);

@@ -31,6 +31,8 @@ typedef struct entry {
 
 struct coli__imatrix {
     coli__map map; // of a file
+    char *path;    // of it; NULL: none
+    uint32_t n_in_max;
     entry *entries;
     uint32_t n_entry;
     char model[33];
@@ -168,45 +170,59 @@ static coli_status read_all(const char *what, const uint8_t *data, uint64_t n_by
     return read_entries(what, data, n_bytes, m);
 }
 
-/* map: of the data, or zeroed; the result's. */
-static coli_status parse(const char *what, const uint8_t *data, uint64_t n_bytes, coli__map map,
-                         coli__imatrix **out)
+static coli_status parse(const char *what, const uint8_t *data, uint64_t n_bytes, coli__imatrix *m)
+{
+    for (uint32_t i = 0; i < 2; i++) {
+        m->kept[i].mean = coli__calloc(m->n_in_max, sizeof *m->kept[i].mean);
+        if (!m->kept[i].mean) return COLI_E_NOMEM;
+    }
+    return read_all(what, data, n_bytes, m);
+}
+
+static coli_status open_file(const char *path, coli__imatrix *m)
+{
+    m->path = coli__strndup(path, strlen(path));
+    if (!m->path) return COLI_E_NOMEM;
+    COLI_TRY(coli__map_open_guarded(path, &m->map));
+    const coli_status status = parse(path, m->map.data, m->map.n_bytes, m);
+    const coli_status whole = coli__imatrix_check_whole(m); // before any other complaint
+    return whole == COLI_OK ? status : whole;
+}
+
+/* Hand it over, or close what could not be opened. */
+static coli_status finish(coli__imatrix *m, coli_status status, coli__imatrix **out)
+{
+    if (status == COLI_OK)
+        *out = m;
+    else
+        coli__imatrix_close(m);
+    return status;
+}
+
+coli_status coli__imatrix_open(const char *path, uint32_t n_in_max, coli__imatrix **out)
 {
     *out = NULL;
     coli__imatrix *m = coli__calloc(1, sizeof *m);
-    if (!m) {
-        coli__map_close(&map);
-        return COLI_E_NOMEM;
-    }
-    m->map = map;
-    coli_status status = read_all(what, data, n_bytes, m);
-    uint32_t n_in_max = 1;
-    for (uint32_t i = 0; i < m->n_entry; i++)
-        if (m->entries[i].n_in > n_in_max) n_in_max = m->entries[i].n_in;
-    for (uint32_t i = 0; i < 2 && status == COLI_OK; i++) {
-        m->kept[i].mean = coli__calloc(n_in_max, sizeof *m->kept[i].mean);
-        if (!m->kept[i].mean) status = COLI_E_NOMEM;
-    }
-    if (status != COLI_OK) {
-        coli__imatrix_close(m);
-        return status;
-    }
-    *out = m;
-    return COLI_OK;
-}
-
-coli_status coli__imatrix_open(const char *path, coli__imatrix **out)
-{
-    *out = NULL;
-    coli__map map;
-    COLI_TRY(coli__map_open(path, &map));
-    return parse(path, map.data, map.n_bytes, map, out);
+    if (!m) return COLI_E_NOMEM;
+    m->n_in_max = n_in_max;
+    return finish(m, open_file(path, m), out);
 }
 
 coli_status coli__imatrix_parse(const char *what, const uint8_t *data, uint64_t n_bytes,
-                                coli__imatrix **out)
+                                uint32_t n_in_max, coli__imatrix **out)
 {
-    return parse(what, data, n_bytes, (coli__map){0}, out);
+    *out = NULL;
+    coli__imatrix *m = coli__calloc(1, sizeof *m);
+    if (!m) return COLI_E_NOMEM;
+    m->n_in_max = n_in_max;
+    return finish(m, parse(what, data, n_bytes, m), out);
+}
+
+coli_status coli__imatrix_check_whole(const coli__imatrix *m)
+{
+    if (coli__map_is_whole(&m->map)) return COLI_OK;
+    return coli__fail(COLI_E_IO, "%s: became shorter, or could not be read, while it was in use",
+                      m->path);
 }
 
 void coli__imatrix_close(coli__imatrix *m)
@@ -215,6 +231,7 @@ void coli__imatrix_close(coli__imatrix *m)
     coli__free(m->entries);
     for (uint32_t i = 0; i < 2; i++) coli__free(m->kept[i].mean);
     coli__map_close(&m->map);
+    coli__free(m->path);
     coli__free(m);
 }
 
@@ -304,7 +321,7 @@ bool coli__imatrix_expert(coli__imatrix *m, const char *name, uint32_t e, uint32
                           uint32_t n_in, float *out)
 {
     const entry *all = find(m, name, n_expert, n_in);
-    if (!all) return false;
+    if (!all || n_in > m->n_in_max) return false;
     const double *layer = mean_of(m, all);
     const double n_row = rows_of(all, e);
     for (uint32_t i = 0; i < n_in; i++)

@@ -49,13 +49,17 @@ coli_status coli__importance_write(const coli__importance *im, uint64_t n_token,
 typedef struct coli__imatrix coli__imatrix;
 
 /* Everything is checked but whether it fits a model.  The file stays mapped, and pages that were read
- * are given up: memory is that of a list of its entries, and of two of them.
+ * are given up: memory is that of a list of its entries, and of two of n_in_max columns, the most that an
+ * expert of the model has; whatever the file says.
  * Errors   E_NOTFOUND, E_FORMAT, E_UNSUPPORTED (a later version), E_IO, E_NOMEM. */
-coli_status coli__imatrix_open(const char *path, coli__imatrix **out);
+coli_status coli__imatrix_open(const char *path, uint32_t n_in_max, coli__imatrix **out);
 void coli__imatrix_close(coli__imatrix *m); // NULL is fine
+/* E_IO when the file became shorter or could not be read since it was opened: what was read of it since
+ * then is worthless. */
+coli_status coli__imatrix_check_whole(const coli__imatrix *m);
 /* The same from bytes, which are borrowed; `what` names them.  Pure. */
 coli_status coli__imatrix_parse(const char *what, const uint8_t *data, uint64_t n_bytes,
-                                coli__imatrix **out);
+                                uint32_t n_in_max, coli__imatrix **out);
 
 const char *coli__imatrix_model(const coli__imatrix *m); // coli__imatrix_tie
 uint64_t coli__imatrix_n_token(const coli__imatrix *m);
@@ -63,7 +67,8 @@ uint64_t coli__imatrix_n_token(const coli__imatrix *m);
 /* How much the columns of a tensor count, out (n_in): 1 in the mean.  False: it was never multiplied. */
 bool coli__imatrix_columns(const coli__imatrix *m, const char *name, uint32_t n_in, float *out);
 /* The same of expert e: name is the layer's prefix and "in" or "inner".  An expert that few rows used is
- * taken to be like the others of its layer, the more so the fewer.  One thread at a time. */
+ * taken to be like the others of its layer, the more so the fewer.  n_in is n_in_max at most.  One thread at a
+ * time. */
 bool coli__imatrix_expert(coli__imatrix *m, const char *name, uint32_t e, uint32_t n_expert,
                           uint32_t n_in, float *out);
 

@@ -7,8 +7,10 @@
  * with those that there may be, never used as paths.  Then the checksums are read, and only then data:
  *
  *     look        heads, names, sizes; the table of model.coli, which has checksums of the files beside it
- *     check       the data of each file against its line
- *     unpack      the same, written to DIR.partial as it passes; opened; renamed
+ *     check       the data of each file against its line; then the container in it, as if it stood in a
+ *                 directory: who made the pack wrote the lines, too
+ *     unpack      the same, but the data is written to DIR.partial as it passes, and the container there is
+ *                 what is verified; renamed
  *
  * So a pack that is torn, lies about sizes or holds something else leaves nothing behind. */
 #include "pack.h"
@@ -85,6 +87,15 @@ static coli_status check_whole(const char *path, const coli__map *map)
                       path);
 }
 
+static coli_status verify_dir(const coli__pack_job *a, const char *dir)
+{
+    coli__container *c;
+    COLI_TRY(coli__container_open(dir, &c));
+    const coli_status status = coli__container_verify(c, a->describe, a->progress, a->user);
+    coli__container_close(c);
+    return status;
+}
+
 /* -- packing ----------------------------------------------------------------------------------- */
 
 /* What the files are called together: the directory's name, where every system can have it. */
@@ -155,16 +166,6 @@ static coli_status put_files(packing *p)
     return coli__writer_pad(p->out, 2 * COLI__TAR_BLOCK);
 }
 
-/* What is sent is sound. */
-static coli_status verify_source(const coli__pack_job *a)
-{
-    coli__container *c;
-    COLI_TRY(coli__container_open(a->from, &c));
-    const coli_status status = coli__container_verify(c, a->describe, a->progress, a->user);
-    coli__container_close(c);
-    return status;
-}
-
 static coli_status partial_of(const char *path, coli__buf *out)
 {
     size_t n = strlen(path);
@@ -205,7 +206,7 @@ static coli_status write_pack(packing *p, const char *partial)
 coli_status coli__pack(const coli__pack_job *args)
 {
     if (coli__path_exists(args->to)) return exists(args->to);
-    COLI_TRY(verify_source(args));
+    COLI_TRY(verify_dir(args, args->from)); // what is sent is sound
     packing p = {.work = {.args = args}};
     coli__buf partial = {0};
     choose_name(args->from, p.name);
@@ -369,11 +370,35 @@ static coli_status check_file(pack *k, int file, coli__writer *out)
                       k->sums[file].hex, found.hex);
 }
 
+static const void *data_of(const pack *k, int file)
+{
+    return k->map.data + k->files[file].offset;
+}
+
+/* The files beside model.coli were compared with its table when it was looked at. */
+static coli_status check_container(const pack *k)
+{
+    const coli__pack_job *a = k->work.args;
+    coli__buf name = {0};
+    COLI_TRY(coli__buf_printf(&name, "%s: %s", k->path, k->name));
+    const coli__container_bytes bytes = {.name = name.data,
+                                         .model = data_of(k, PACK_MODEL),
+                                         .n_model = k->files[PACK_MODEL].n_bytes,
+                                         .config = data_of(k, CT_CONFIG),
+                                         .n_config = k->files[CT_CONFIG].n_bytes,
+                                         .chat = data_of(k, CT_CHAT),
+                                         .n_chat = k->files[CT_CHAT].n_bytes};
+    const coli_status status =
+        coli__container_verify_bytes(&bytes, a->describe, a->progress, a->user);
+    coli__buf_finish(&name);
+    return status;
+}
+
 static coli_status check_all(pack *k)
 {
     for (int f = 0; f < PACK_SUMS; f++)
         if (k->has[f]) COLI_TRY(check_file(k, f, NULL));
-    return COLI_OK;
+    return check_container(k);
 }
 
 static coli_status write_file(pack *k, int file, const char *dir)
@@ -395,10 +420,7 @@ static coli_status write_files(pack *k, const char *dir)
     for (int f = 0; f < PACK_SUMS; f++)
         if (k->has[f]) COLI_TRY(write_file(k, f, dir));
     COLI_TRY(check_whole(k->path, &k->map));
-    coli__container *container; // what cannot be opened must not get the name
-    const coli_status status = coli__container_open(dir, &container);
-    coli__container_close(container);
-    return status;
+    return verify_dir(k->work.args, dir); // what is not sound must not get the name
 }
 
 static coli_status write_dir(pack *k, const char *partial)

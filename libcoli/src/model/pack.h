@@ -22,11 +22,12 @@ typedef struct coli__pack_job {
  * bytes. */
 coli_status coli__pack(const coli__pack_job *args);
 
-/* Whether the pack `from` is one, all of it: `to` is ignored. */
+/* Whether the pack `from` is one, all of it, and the container in it sound (coli__container_verify): `to`
+ * is ignored. */
 coli_status coli__pack_verify(const coli__pack_job *args);
 
 /* The pack `from` to the directory `to`, which must not exist and appears when everything in it was
- * checked and the container can be opened. */
+ * checked and the container verified. */
 coli_status coli__unpack(const coli__pack_job *args);
 
 #endif

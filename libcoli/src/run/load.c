@@ -1,7 +1,8 @@
 /* load.c - the dense weights into memory, before a token waits for them.
  *
  * The container is mapped, so a page of it comes from the disk when it is first used, and stands in a
- * small page.  Who listens to how far it is, as the programs do, has the trunk read now.
+ * small page.  Who listens to how far it is, as the programs do that make tokens, has the trunk read now.
+ * Who does not gets a model that is mapped and not read: it may be that he only wants to know what it is.
  *
  * Huge pages.  Every token reads the whole trunk once, from end to end, and a processor that finds 4 KiB
  * at a time spends part of that on finding them, and begins to read ahead anew in each.  So the trunk is
@@ -12,7 +13,7 @@
  *     experts         they are most of the file; a copy could not be thrown out and read again when
  *                     memory is short, as pages of a file can
  *
- * The system has to have huge pages for who asks, and twice the trunk should be free: the copy and, for a
+ * A copy is for who has the trunk read, or asks for it.  The system has to have huge pages, and twice the trunk should be free: the copy and, for a
  * moment, what it is made of.  Afterwards the file's own pages are only cache.  So the trunk is counted
  * once in every budget (model.c), copied or not. */
 #include "../base/memory.h"
@@ -49,39 +50,50 @@ static coli_status load_span(load *l, const uint8_t *at, uint64_t n_bytes, bool 
     return COLI_OK;
 }
 
-/* Tensors that stand side by side in the file are one span: most are smaller than a huge page. */
+/* Tensors that stand side by side in the file are one span: most are smaller than a huge page.  From
+ * tensor i on: the first behind it, and its bytes with those that alignment left between them. */
+static uint32_t span_from(const coli_model *m, uint32_t i, uint64_t *n_bytes)
+{
+    enum { GAP = 64 }; // the most that alignment leaves between two
+    const coli__container *c = m->container;
+    const uint32_t n = coli__container_n_tensor(c);
+    const coli__ct_tensor *first = coli__container_tensor(c, i);
+    *n_bytes = first->n_bytes;
+    for (i++; i < n; i++) {
+        const coli__ct_tensor *t = coli__container_tensor(c, i);
+        const uintptr_t end = (uintptr_t)first->mat.data + *n_bytes, at = (uintptr_t)t->mat.data;
+        if (at < end || at - end > GAP || (first == m->embedding) != (t == m->embedding)) break;
+        *n_bytes = at - (uintptr_t)first->mat.data + t->n_bytes;
+    }
+    return i;
+}
+
 static coli_status load_all(load *l)
 {
     const coli__container *c = l->m->container;
     const uint32_t n = coli__container_n_tensor(c);
+    uint64_t n_bytes;
+    for (uint32_t i = 0; i < n; l->total += n_bytes) i = span_from(l->m, i, &n_bytes);
     for (uint32_t i = 0, next; i < n; i = next) {
         const coli__ct_tensor *first = coli__container_tensor(c, i);
-        const bool copies = l->copies && first != l->m->embedding;
-        uint64_t n_bytes = first->n_bytes;
-        for (next = i + 1; next < n; next++) {
-            const coli__ct_tensor *t = coli__container_tensor(c, next);
-            const uintptr_t end = (uintptr_t)first->mat.data + n_bytes, at = (uintptr_t)t->mat.data;
-            enum { GAP = 64 }; // the most that alignment leaves between two
-            if (at < end || at - end > GAP || (first == l->m->embedding) != (t == l->m->embedding))
-                break;
-            n_bytes = at - (uintptr_t)first->mat.data + t->n_bytes;
-        }
-        COLI_TRY(load_span(l, first->mat.data, n_bytes, copies));
+        next = span_from(l->m, i, &n_bytes);
+        COLI_TRY(load_span(l, first->mat.data, n_bytes, l->copies && first != l->m->embedding));
     }
     return COLI_OK;
 }
 
-static bool wants_copy(const coli_model *m, uint32_t huge, uint64_t trunk_bytes)
+static bool wants_copy(const coli_model *m, const coli_model_opts *o, uint64_t trunk_bytes)
 {
-    if (huge == COLI_HUGE_OFF || !coli__pages_can_be_huge()) return false;
-    return huge == COLI_HUGE_ON ||
-           (trunk_bytes >= SMALL && !m->ram.is_short && coli__memory_available() / 2 > trunk_bytes);
+    if (o->huge_pages == COLI_HUGE_OFF || !coli__pages_can_be_huge()) return false;
+    return o->huge_pages == COLI_HUGE_ON ||
+           (o->progress && trunk_bytes >= SMALL && !m->ram.is_short &&
+            coli__memory_available() / 2 > trunk_bytes);
 }
 
 coli_status coli__model_load_trunk(coli_model *m, const coli_model_opts *o)
 {
-    load l = {.m = m, .o = o, .total = coli__model_trunk_bytes(m->container)};
-    l.copies = wants_copy(m, o->huge_pages, l.total);
-    if (!l.copies && (!o->progress || l.total < SMALL)) return COLI_OK; // not worth a word
-    return load_all(&l);
+    const uint64_t trunk_bytes = coli__model_trunk_bytes(m->container);
+    load l = {.m = m, .o = o, .copies = wants_copy(m, o, trunk_bytes)};
+    const bool is_heard = o->progress && trunk_bytes >= SMALL; // less is not worth a word
+    return l.copies || is_heard ? load_all(&l) : COLI_OK;
 }
