@@ -1,4 +1,6 @@
 /* cmd_imatrix.c - `coli imatrix`: texts through a model, and what its matrices read in a file. */
+#include <inttypes.h>
+
 #include "coli/coli.h"
 #include "commands.h"
 #include "open_model.h"
@@ -6,6 +8,8 @@
 #include "progress.h"
 #include "system.h"
 #include "terminal.h"
+
+enum { FEW_TOKENS = 5000 }; // fewer are an attempt
 
 /* The engine's session becomes as long as the texts need. */
 static int make(const app_settings *s, const coli_tasks *tasks, app_engine *engine)
@@ -15,6 +19,11 @@ static int make(const app_settings *s, const coli_tasks *tasks, app_engine *engi
     if (status == COLI_OK) status = app_open_session(s, info.n_ctx, engine);
     if (status != COLI_OK) return app_fail(status);
     app_banner(engine);
+    if (info.n_token < FEW_TOKENS)
+        app_note("%" PRIu64
+                 " tokens are far too few to tell which columns matter: 25000 are enough "
+                 "for the demo model, a larger one needs more",
+                 info.n_token);
     app_progress progress;
     app_interrupt_session(engine->session);
     app_progress_start(&progress, "imatrix");
@@ -32,6 +41,8 @@ static int make(const app_settings *s, const coli_tasks *tasks, app_engine *engi
 int cmd_imatrix(const app_settings *s)
 {
     const char *out = s->args[0], *text = s->args[1];
+    const int bad = app_check_out("imatrix", "OUT", out, false);
+    if (bad != APP_OK) return bad;
     if (app_system_look(out) != APP_PATH_NONE) { // before a model is read for it
         app_error("%s: already exists", out);
         return APP_BAD;

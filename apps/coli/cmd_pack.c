@@ -12,6 +12,9 @@ typedef coli_status (*transport)(const char *from, const char *to, coli_progress
 static int carry(const app_settings *s, const char *verb, transport fn)
 {
     const char *from = s->args[0], *to = s->args[1];
+    const bool packs = fn == coli_pack;
+    const int bad = app_check_out(verb, packs ? "FILE" : "DIR", to, !packs);
+    if (bad != APP_OK) return bad;
     app_progress progress;
     app_interrupt_count();
     app_progress_start(&progress, verb);
@@ -22,7 +25,7 @@ static int carry(const app_settings *s, const char *verb, transport fn)
         app_note("%s is complete", to);
         return APP_OK;
     }
-    if (status != COLI_E_EXISTS) return app_fail_reading(status, from, fn == coli_pack);
+    if (status != COLI_E_EXISTS) return app_fail_reading(status, from, packs);
     const int code = app_fail(status);
     app_hint("give another name, or remove that one first");
     return code;

@@ -211,6 +211,8 @@ static int prepare(const app_settings *s, quality *q)
         return app_usage("bench", "--record writes the scores of one setting, without --compare");
     if (app_given(s, APP_OPT_LIMIT) && q->n_side == 1)
         return app_usage("bench", "--limit is what --compare compares with");
+    const int bad = s->record ? app_check_out("bench", "--record", s->record, false) : APP_OK;
+    if (bad != APP_OK) return bad;
     if (s->record && app_system_look(s->record) != APP_PATH_NONE) {
         app_error("%s: already exists", s->record);
         return APP_BAD;

@@ -4,6 +4,7 @@
 #include "coli/coli.h"
 #include "commands.h"
 #include "format_name.h"
+#include "open_model.h"
 #include "progress.h"
 #include "terminal.h"
 
@@ -11,7 +12,8 @@ int cmd_synth(const app_settings *s)
 {
     const char *experts = s->experts ? s->experts : "int4";
     const char *trunk = s->trunk ? s->trunk : "int8";
-    const int code = format_check("synth", s->group, experts, trunk);
+    int code = app_check_out("synth", "OUT", s->args[0], true);
+    if (code == APP_OK) code = format_check("synth", s->group, experts, trunk);
     if (code != APP_OK) return code;
     char experts_full[32], trunk_full[32];
     app_progress progress;

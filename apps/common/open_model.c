@@ -104,6 +104,13 @@ static bool is_part(const char *name)
     return false;
 }
 
+bool app_can_read(const char *path)
+{
+    FILE *file = app_system_look(path) == APP_PATH_FILE ? app_system_open(path) : NULL;
+    if (file) fclose(file);
+    return file != NULL;
+}
+
 typedef struct parts {
     const char *dir;
     bool all_files;
@@ -114,14 +121,14 @@ static bool look_at_part(void *ctx, const char *name)
     parts *p = ctx;
     char path[APP_MAX_PATH];
     if (is_part(name) && (size_t)snprintf(path, sizeof path, "%s/%s", p->dir, name) < sizeof path)
-        p->all_files = app_system_look(path) == APP_PATH_FILE;
+        p->all_files = app_can_read(path);
     return p->all_files;
 }
 
-/* Nothing that could be read as such, or a directory with a part that is no file. */
+/* Nothing that can be read as such, or a directory with a part that cannot. */
 static bool is_no_file(const char *path, bool is_directory)
 {
-    if (!is_directory) return app_system_look(path) != APP_PATH_FILE;
+    if (!is_directory) return !app_can_read(path);
     parts p = {path, true};
     return !app_system_each(path, look_at_part, &p) || !p.all_files;
 }
@@ -131,6 +138,26 @@ int app_fail_reading(coli_status status, const char *path, bool is_directory)
     const int code = app_fail(status);
     if (status == COLI_E_NUMERIC) return APP_BAD;
     return status == COLI_E_IO && is_no_file(path, is_directory) ? APP_BAD : code;
+}
+
+int app_check_out(const char *command, const char *what, const char *path, bool is_directory)
+{
+    size_t n = strlen(path);
+    if (n == 0) return app_usage(command, "%s: the path %s is empty", command, what);
+    if (!is_directory && app_system_is_slash(path[n - 1])) {
+        app_error("%s: expected the name of a file, found a slash at its end", path);
+        return APP_BAD;
+    }
+    while (n > 1 && app_system_is_slash(path[n - 1])) n--; // "a/b/" is in "a/"
+    while (n > 0 && !app_system_is_slash(path[n - 1])) n--;
+    char *parent = app_format("%.*s", (int)n, path);
+    const app_path_kind kind = app_system_look(n ? parent : ".");
+    if (kind != APP_PATH_DIR)
+        app_error("%s: %s %s", path, parent,
+                  kind == APP_PATH_NONE ? "is not there; make that directory first"
+                                        : "is no directory");
+    free(parent);
+    return kind == APP_PATH_DIR ? APP_OK : APP_BAD;
 }
 
 /* The bars of reading and of copying to devices.  Until one begins, Ctrl-C ends the program as always. */

@@ -67,6 +67,13 @@ bool app_can_grow(const app_engine *engine);
 /* app_fail for a file, or a directory of a model or a checkpoint, that was to be read: also APP_BAD
  * where what stands there is no file, and where a number in one is out of range. */
 int app_fail_reading(coli_status status, const char *path, bool is_directory);
+/* A regular file that may be opened. */
+bool app_can_read(const char *path);
+
+/* Whether something can be made under that name, asked before the work for it: it is not empty, its
+ * directory is there, and a file's does not end in a slash.  `what` is its name in the command's
+ * synopsis.  An exit code, with a message printed. */
+int app_check_out(const char *command, const char *what, const char *path, bool is_directory);
 
 /* The model's tokenizer; an exit code, with a message printed, when it has none. */
 int app_tokenizer(const app_engine *engine, const coli_tokenizer **out);

@@ -160,7 +160,7 @@ const app_option app_options[APP_N_OPTION] = {
     [APP_OPT_IMATRIX] = {"imatrix", "FILE", APP_TEXT, FIELD(imatrix), 0, 0, NULL, "none", APP_CONVERT,
         "what `coli imatrix` wrote about this model: rounding then spares the columns that matter"},
     [APP_OPT_CHAT_TEMPLATE] = {"chat-template", "NAME", APP_CHOICE, FIELD(chat_template), 0, 0, "3.6|3.5",
-        "as found in the checkpoint, else 3.6", APP_CONVERT, "chat template of the container"},
+        "3.5 where the source has one without preserve_thinking, else 3.6", APP_CONVERT, "chat template of the container"},
 
     [APP_OPT_PROMPT_FILE] = {"prompt-file", "FILE", APP_TEXT, FIELD(prompt_file), 0, 0, NULL, NULL, MEASURE,
         "go on from this text (no chat template; special tokens are recognised)"},

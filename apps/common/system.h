@@ -56,6 +56,7 @@ typedef enum app_path_kind {
 } app_path_kind;
 
 app_path_kind app_system_look(const char *path); // NONE sets errno
+bool app_system_is_slash(char c);                // separates the components of a path
 FILE *app_system_open(const char *path);         // for reading; NULL and errno
 FILE *app_system_create(const char *path);       // for writing, empty; NULL and errno
 /* fn for every name in a directory until it says false; false when it cannot be listed. */

@@ -114,6 +114,11 @@ app_path_kind app_system_look(const char *path)
                                  : APP_PATH_OTHER;
 }
 
+bool app_system_is_slash(char c)
+{
+    return c == '/';
+}
+
 FILE *app_system_open(const char *path)
 {
     return fopen(path, "rb");

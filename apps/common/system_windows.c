@@ -160,6 +160,11 @@ app_path_kind app_system_look(const char *path)
     return attributes & FILE_ATTRIBUTE_DEVICE ? APP_PATH_OTHER : APP_PATH_FILE;
 }
 
+bool app_system_is_slash(char c)
+{
+    return c == '/' || c == '\\';
+}
+
 FILE *app_system_open(const char *path)
 {
     coli__wide wide;

@@ -45,24 +45,28 @@ char *app_utf8_repair(const char *text, size_t n_bytes, size_t *n_out)
 }
 
 /* What is shown for a character that must not reach a terminal; "" for one that may. */
-static void picture_of(uint32_t code, char picture[4])
+static void picture_of(uint32_t code, bool is_line, char picture[4])
 {
+    // an answer may be written from right to left; a name in a line would turn what stands around it
+    const bool turns = (code >= 0x202A && code <= 0x202E) || (code >= 0x2066 && code <= 0x2069),
+               separates = code == 0x2028 || code == 0x2029;
     *picture = 0;
     if (code < 0x20 || code == 0x7F)
         snprintf(picture, 4, "\xE2\x90%c", code == 0x7F ? 0xA1 : (int)(0x80 + code)); // U+2400 on
-    else if (code >= 0x80 && code < 0xA0)
+    else if ((code >= 0x80 && code < 0xA0) || (is_line && (turns || separates)))
         strcpy(picture, REPLACEMENT);
 }
 
 bool app_put_shown(FILE *stream, const char *text, size_t n_bytes, const char *kept)
 {
+    const bool is_line = !*kept;
     size_t from = 0; // from here to i it can be written as it is
     for (size_t i = 0, step; i < n_bytes; i += step) {
         uint32_t code;
         char picture[4];
         step = app_utf8_char(text + i, n_bytes - i, &code);
         if (step)
-            picture_of(code, picture);
+            picture_of(code, is_line, picture);
         else
             strcpy(picture, REPLACEMENT);
         if (!step) step = 1;

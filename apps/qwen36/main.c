@@ -290,6 +290,9 @@ static int run(const app_settings *s)
         return app_usage(NULL, "--dump-logits: a dump is a file, it cannot go to stdout");
     if (s->json && !s->ppl)
         return app_usage(NULL, "--json goes with --ppl; the others print JSON anyway");
+    const int bad =
+        s->dump_logits ? app_check_out(NULL, "--dump-logits", s->dump_logits, false) : APP_OK;
+    if (bad != APP_OK) return bad;
     if (s->dump_logits &&
         app_system_look(s->dump_logits) != APP_PATH_NONE) { // known before hours of work
         app_error("%s: already exists", s->dump_logits);

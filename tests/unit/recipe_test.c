@@ -150,6 +150,12 @@ T_TEST(checked_against_the_model)
     check("trunk int8\n\nself_attn.x_proj int8\n",
           "r.txt: line 3: \"self_attn.x_proj\" is no matrix");
     check("self_attn.q_proj int8 layers 0\n", "is no matrix of this model in these layers");
+    check("experts int8 layers 1\n", NULL);
+    check("experts int8 layers 0,1-2\n", "r.txt: line 1: layer 2: expected at most 1");
+    check("\xef\xbb\xbf"
+          "experts int8\n",
+          NULL); // an editor's mark is no part of the text
+    check("experts int8\n\xef\xbb\xbftrunk int8\n", "line 2: ");
     check("experts.side int4\n", "line 1: \"experts.side\"");
     check("router int8\n", "line 1: linear_attn.in_proj_b decides what is computed: expected f32");
     check("mlp.gate int4\n", "line 1: mlp.gate decides");

@@ -808,11 +808,11 @@ static coli_status choose_template(const converter *c, const char **out)
             patched = patched || !strstr(source, usual[i]);
         if (!found) note(c, "there is no chat template in the source: 3.6 is taken");
         if (patched) {
-            char line[160];
+            char line[200];
             snprintf(line, sizeof line,
                      "the source's chat template is not the family's own; "
-                     "its changes are lost, %s is taken",
-                     *out);
+                     "its changes are lost, %s is taken: preserve_thinking, new in 3.6, is %s it",
+                     *out, strcmp(*out, "3.6") == 0 ? "in" : "not in");
             note(c, line);
         }
     }

@@ -148,21 +148,48 @@ static size_t line_length(const char *text)
     return strcspn(text, "\n");
 }
 
+/* The name in "file NAME BYTES WRITTEN"; 0 bytes where the fact is another. */
+static size_t file_of(const char *fact, const char **name)
+{
+    static const char word[] = "file ";
+    const size_t n_word = sizeof word - 1;
+    size_t n = line_length(fact);
+    *name = fact + n_word;
+    if (strncmp(fact, word, n_word) != 0) return 0;
+    for (int blanks = 0; n > n_word && blanks < 2;) blanks += fact[--n] == ' ';
+    return n - n_word;
+}
+
 /* The first fact in which the two differ, in words. */
 static void tell_difference(const coli__job *job, const char *then, const char *now,
                             void (*note)(void *, const char *), void *user)
 {
     char line[400];
+    const char *was, *is;
     while (*then && *now && line_length(then) == line_length(now) &&
            strncmp(then, now, line_length(now)) == 0) {
         then += line_length(then) + (then[line_length(then)] != 0);
         now += line_length(now) + (now[line_length(now)] != 0);
     }
+    const size_t n_was = file_of(then, &was), n_is = file_of(now, &is);
+    if (n_was > 0 && n_was == n_is && strncmp(was, is, n_is) == 0)
+        snprintf(line, sizeof line,
+                 "beginning anew: %.*s was changed since the conversion that left %.120s",
+                 (int)(n_is < 200 ? n_is : 200), is, job->dir);
+    else
+        snprintf(line, sizeof line,
+                 "beginning anew: the conversion that left %.120s was of another kind: \"%.*s\" "
+                 "then, \"%.*s\" now",
+                 job->dir, (int)(line_length(then) < 90 ? line_length(then) : 90), then,
+                 (int)(line_length(now) < 90 ? line_length(now) : 90), now);
+    note(user, line);
+}
+
+static void tell_nothing_done(const coli__job *job, void (*note)(void *, const char *), void *user)
+{
+    char line[240];
     snprintf(line, sizeof line,
-             "beginning anew: the conversion that left %.120s was of another kind: \"%.*s\" then, "
-             "\"%.*s\" now",
-             job->dir, (int)(line_length(then) < 90 ? line_length(then) : 90), then,
-             (int)(line_length(now) < 90 ? line_length(now) : 90), now);
+             "beginning anew: the conversion that left %.120s had finished nothing yet", job->dir);
     note(user, line);
 }
 
@@ -198,6 +225,7 @@ static coli_status take_up(coli__job *job, char *text, const char *facts,
     }
     COLI_TRY(coli__buf_append(&job->told, text + e.sum, e.all - e.sum));
     job->has_told = job->told.n_bytes > 0;
+    if (!job->has_told && note) tell_nothing_done(job, note, user);
     return coli__writer_reopen(job->path, e.all, &job->file);
 }
 

@@ -143,8 +143,11 @@ static coli_status read_line(line *l, const char *p, const char *end)
 
 static coli_status read_all(coli__recipe *r, const char *what, const char *text, size_t n_bytes)
 {
+    static const char mark[] = "\xef\xbb\xbf"; // some editors begin every text in UTF-8 with it
     uint32_t number = 0;
-    for (const char *p = text, *end = text + n_bytes; p < end;) {
+    const char *end = text + n_bytes;
+    if (n_bytes >= 3 && memcmp(text, mark, 3) == 0) text += 3;
+    for (const char *p = text; p < end;) {
         const char *newline = memchr(p, '\n', (size_t)(end - p));
         const char *line_end = newline ? newline : end;
         const char *hash = memchr(p, '#', (size_t)(line_end - p)), *word = p;
@@ -301,11 +304,18 @@ bool coli__recipe_find(const coli__recipe *r, const coli__recipe_item *item,
     return false;
 }
 
+/* What a line met in a model. */
+typedef struct met {
+    bool any;
+    int32_t last_layer;
+} met;
+
 /* Whether the line matches this, and if so, whether it may. */
-static coli_status check_item(const line *l, const coli__recipe_item *item, bool *any)
+static coli_status check_item(const line *l, const coli__recipe_item *item, met *m)
 {
+    if (item->layer > m->last_layer) m->last_layer = item->layer;
     if (!matches(l, item)) return COLI_OK;
-    *any = true;
+    m->any = true;
     if (item->is_expert || item->role != COLI_ROLE_PRECISE || l->choice.is_source ||
         !coli__wfmt_is_quant(l->choice.fmt))
         return COLI_OK;
@@ -317,16 +327,20 @@ static coli_status check_item(const line *l, const coli__recipe_item *item, bool
 static coli_status check_line(const line *l, const coli__model_spec *spec)
 {
     char kind[COLI__REPORT_NAME];
-    bool any = false;
+    met m = {.last_layer = 0};
     for (uint32_t i = 0; i < spec->n_tensor; i++) {
         const coli__recipe_item item = coli__recipe_tensor(spec, &spec->tensors[i], kind);
-        COLI_TRY(check_item(l, &item, &any));
+        COLI_TRY(check_item(l, &item, &m));
     }
     for (uint32_t i = 0; i < 3 * spec->n_expert_layer; i++) {
         const coli__recipe_item item = coli__recipe_expert(&spec->experts[i / 3], i % 3, kind);
-        COLI_TRY(check_item(l, &item, &any));
+        COLI_TRY(check_item(l, &item, &m));
     }
-    if (any) return COLI_OK;
+    for (uint32_t i = 0; i < l->n_range; i++)
+        if ((int64_t)l->ranges[i].last > m.last_layer)
+            return coli__fail(COLI_E_FORMAT, "%s: layer %u: expected at most %d, the model's last",
+                              l->where, l->ranges[i].last, (int)m.last_layer);
+    if (m.any) return COLI_OK;
     return coli__fail(COLI_E_FORMAT,
                       "%s: \"%s\" is no matrix of this model%s; expected experts, experts.gate, "
                       "experts.up, experts.down, trunk, embed, head, router, or a kind of tensor "

@@ -126,6 +126,29 @@ static bool is_zero(const uint8_t *bytes, uint64_t n)
     return true;
 }
 
+/* What stands there instead, with what to do about it. */
+static coli_status refuse_magic(const place *p, const head *h)
+{
+    static const struct {
+        const char *magic;
+        size_t n_bytes;
+        const char *what;
+    } others[] = {{"\x1f\x8b", 2, "is compressed: gunzip it first"},
+                  {"\x28\xb5\x2f\xfd", 4, "is compressed: unzstd it first"},
+                  {"\xfd"
+                   "7zXZ",
+                   5, "is compressed: unxz it first"},
+                  {"GGUF", 4, "is a GGUF file: `coli convert` reads it"}};
+    if (memcmp(h->magic, "ustar ", 6) == 0)
+        return refuse(p, COLI_E_FORMAT,
+                      "expected the header of a POSIX tar archive, found one of GNU's: make it "
+                      "with `tar --format=ustar`");
+    for (size_t i = 0; p->at == 0 && i < sizeof others / sizeof others[0]; i++)
+        if (memcmp(p->data, others[i].magic, others[i].n_bytes) == 0)
+            return coli__fail(COLI_E_FORMAT, "%s: %s", p->what, others[i].what);
+    return refuse(p, COLI_E_FORMAT, "expected the header of a POSIX tar archive");
+}
+
 /* The block at p->at as a head whose checksum is right. */
 static coli_status read_head(const place *p, head *h)
 {
@@ -134,7 +157,7 @@ static coli_status read_head(const place *p, head *h)
                       "expected a header of 512 bytes, found the end of the file");
     memcpy(h, p->data + p->at, sizeof *h);
     if (memcmp(h->magic, "ustar", 6) != 0 || memcmp(h->version, "00", 2) != 0)
-        return refuse(p, COLI_E_FORMAT, "expected the header of a POSIX tar archive");
+        return refuse_magic(p, h);
     head right = *h;
     put_sum(&right);
     if (memcmp(h->checksum, right.checksum, sizeof h->checksum) != 0)
