@@ -1232,7 +1232,10 @@ static coli_status write_dir(converter *c)
         if (status == COLI_OK) status = write_all(c, facts.data);
         const bool has_told = c->job.has_told;
         if (status == COLI_OK) status = publish(c);
-        if (status != COLI_OK) status = leave(c, status, has_told);
+        if (status == COLI_OK)
+            coli__job_close(&c->job);
+        else
+            status = leave(c, status, has_told);
     }
     coli__buf_finish(&facts);
     return status;
