@@ -197,9 +197,9 @@ T_TEST(refusals)
         {{"synth"}, "too few arguments for synth [options] OUT"},
         {{"synth", "--like", "qwen", "/nonexistent/x"}, "qwen36-397b or hummingbird"},
         {{"synth", "--skew", "17", "/nonexistent/x"}, "--skew: expected a number from 0 to 16"},
-        {{"synth", "--experts", "int5", "/nonexistent/x"}, "int5"},
-        {{"synth", "--used", "255", "--experts-n", "9", "/nonexistent/x"}, "is more than"},
-        {{"synth", "--layers", "1", "/nonexistent/x"}, "/nonexistent/x.partial"},
+        {{"synth", "--experts", "int5", "/tmp/coli-refused"}, "int5"},
+        {{"synth", "--used", "255", "--experts-n", "9", "/tmp/coli-refused"}, "is more than"},
+        {{"synth", "--layers", "1", "/nonexistent/x"}, "/nonexistent/x"},
         {{"synth", "--layers", "1", "/tmp"}, "/tmp: already exists\nhint: give another OUT"},
         {{"chat", "--layers", "3"}, "it belongs to `coli synth`"},
     };
