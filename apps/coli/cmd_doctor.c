@@ -42,11 +42,6 @@ static void find(doctor *d, level l, const char *what, char *text, char *advice)
     d->findings[d->n++] = (finding){l, what, text, advice};
 }
 
-static double gb(uint64_t n_bytes)
-{
-    return (double)n_bytes * 1e-9;
-}
-
 /* ---- the processor ------------------------------------------------------------------------- */
 
 /* Better instruction sets that this processor lacks, "avx512: no AVX512F; "; those of other processors are
@@ -103,8 +98,8 @@ static void look_at_memory(doctor *d)
         return;
     }
     find(d, OK, "memory",
-         app_format("%.1f GB, of which %.1f GB can be taken now", gb(y->memory_bytes),
-                    gb(y->available_bytes)),
+         app_format("%.1f GB, of which %.1f GB can be taken now", app_gb(y->memory_bytes),
+                    app_gb(y->available_bytes)),
          NULL);
     const bool limited = y->available_bytes < y->free_bytes / 100 * 99;
     if (!y->has_groups)
@@ -112,7 +107,7 @@ static void look_at_memory(doctor *d)
     else
         find(d, limited ? NOTE : OK, "control group",
              limited ? app_format("leaves %.1f GB of the %.1f GB that are free",
-                                  gb(y->available_bytes), gb(y->free_bytes))
+                                  app_gb(y->available_bytes), app_gb(y->free_bytes))
                      : app_format("no limit that matters"),
              limited
                  ? app_format("a container gets more with its runtime's option, like docker run "
@@ -128,10 +123,11 @@ static void look_at_swap(doctor *d)
     if (y->swap_bytes == 0)
         find(d, OK, "swap", app_format("none: when memory is full, a program is ended"), NULL);
     else if (used > y->memory_bytes / 20)
-        find(d, NOTE, "swap", app_format("%.1f of %.1f GB are in use", gb(used), gb(y->swap_bytes)),
+        find(d, NOTE, "swap",
+             app_format("%.1f of %.1f GB are in use", app_gb(used), app_gb(y->swap_bytes)),
              app_format("memory was short: close what is not needed before you measure speeds"));
     else
-        find(d, OK, "swap", app_format("%.1f GB, hardly used", gb(y->swap_bytes)), NULL);
+        find(d, OK, "swap", app_format("%.1f GB, hardly used", app_gb(y->swap_bytes)), NULL);
 }
 
 static void look_at_huge_pages(doctor *d)
@@ -174,7 +170,7 @@ static coli_status list_devices(coli_backends *list, size_t i, char **text, uint
         char *longer = v.unusable ? app_format("%s; device %u: %s cannot be used: %s", *text, k,
                                                v.name, v.unusable)
                                   : app_format("%s; device %u: %s (%s), %.1f GB", *text, k, v.name,
-                                               v.kind, gb(v.mem_total));
+                                               v.kind, app_gb(v.mem_total));
         free(*text);
         *text = longer;
         *n_usable += !v.unusable;
@@ -327,20 +323,21 @@ static void look_at_fit(doctor *d, const coli_plan_result *p)
 {
     if (p->fit == COLI_FIT_ALL)
         find(d, OK, "room",
-             app_format("%.2f GB of %.2f GB are needed", gb(p->needed_bytes), gb(p->ram_bytes)),
+             app_format("%.2f GB of %.2f GB are needed", app_gb(p->needed_bytes),
+                        app_gb(p->ram_bytes)),
              NULL);
     else if (p->fit == COLI_FIT_READS)
         find(d, NOTE, "room",
              app_format(
                  "%.2f GB would hold all, %.2f GB may be taken: experts are read from the disk",
-                 gb(p->needed_bytes), gb(p->ram_bytes)),
+                 app_gb(p->needed_bytes), app_gb(p->ram_bytes)),
              app_format("`coli plan` tells what to change"));
     else
         find(d, app_starts(d->s, p, &d->system) ? NOTE : PROBLEM, "room",
              app_format(
                  "%.2f GB may be taken, and the model needs more even with one expert of each "
                  "layer",
-                 gb(p->ram_bytes)),
+                 app_gb(p->ram_bytes)),
              app_format("`coli plan` tells what to change"));
 }
 
@@ -420,8 +417,8 @@ static void look_at_model(doctor *d, const char *dir)
     find(d, p.is_imagined ? PROBLEM : OK, "model",
          p.is_imagined ? app_format("%s is not converted yet", dir)
                        : app_format("%s: %.2f GB, of which %.2f GB are experts", dir,
-                                    gb(p.trunk_bytes + p.n_layer * p.n_expert * p.expert_bytes),
-                                    gb(p.n_layer * p.n_expert * p.expert_bytes)),
+                                    app_gb(p.trunk_bytes + p.n_layer * p.n_expert * p.expert_bytes),
+                                    app_gb(p.n_layer * p.n_expert * p.expert_bytes)),
          p.is_imagined ? app_format("`coli convert %s OUT` makes a container of it", dir) : NULL);
     look_at_fit(d, &p);
     if (!p.is_imagined) look_at_disk(d, dir, &p);

@@ -10,11 +10,6 @@
 #include "terminal.h"
 #include "text.h"
 
-static double gb(uint64_t n_bytes)
-{
-    return (double)n_bytes * 1e-9;
-}
-
 static uint64_t routed_bytes(const coli_model_info *m)
 {
     return (uint64_t)m->n_layer * m->n_expert * m->expert_bytes;
@@ -183,10 +178,11 @@ static void print_text(const subject *of)
              "a token",
              m->n_layer, m->d_model, m->n_expert, m->d_ff, m->n_expert_used);
     app_line(stdout, "  size         %.3f GB: experts %.3f GB in %s, the rest %.3f GB in %s",
-             gb(m->weight_bytes), gb(routed), m->expert_format, gb(trunk), m->trunk_format);
+             app_gb(m->weight_bytes), app_gb(routed), m->expert_format, app_gb(trunk),
+             m->trunk_format);
     app_line(stdout, "  one expert   %.3f MB; a token reads %.3f GB of experts",
              (double)m->expert_bytes * 1e-6,
-             gb((uint64_t)m->n_layer * m->n_expert_used * m->expert_bytes));
+             app_gb((uint64_t)m->n_layer * m->n_expert_used * m->expert_bytes));
     app_line(stdout, "  context      at most %u tokens", m->n_ctx_max);
     char padding[48] = "";
     if (m->n_vocab > m->n_token)

@@ -11,11 +11,6 @@
 #include "system.h"
 #include "terminal.h"
 
-static double gb(uint64_t n_bytes)
-{
-    return (double)n_bytes * 1e-9;
-}
-
 static double mb(uint64_t n_bytes)
 {
     return (double)n_bytes * 1e-6;
@@ -30,29 +25,30 @@ static void print_resident(const coli_plan_result *p)
            "  keys and values            %9.3f     of %" PRIu32 " tokens\n"
            "  state                      %9.3f\n"
            "  scratch                    %9.3f     chunks of %" PRIu32 ", %" PRIu32 " thread%s\n",
-           gb(p->resident_bytes), gb(p->trunk_bytes), gb(p->kv_bytes), p->n_ctx, gb(p->state_bytes),
-           gb(p->scratch_bytes), p->n_chunk, p->n_threads, p->n_threads == 1 ? "" : "s");
+           app_gb(p->resident_bytes), app_gb(p->trunk_bytes), app_gb(p->kv_bytes), p->n_ctx,
+           app_gb(p->state_bytes), app_gb(p->scratch_bytes), p->n_chunk, p->n_threads,
+           p->n_threads == 1 ? "" : "s");
     const uint64_t n = (uint64_t)p->n_layer * p->n_expert;
     printf("experts                      %9.3f GB  %" PRIu64 " of %.3f MB, %" PRIu32
            " in each layer\n",
-           gb(n * p->expert_bytes), n, (double)p->expert_bytes * 1e-6, p->n_expert);
+           app_gb(n * p->expert_bytes), n, (double)p->expert_bytes * 1e-6, p->n_expert);
 }
 
 static void print_memory(const coli_plan_result *p)
 {
     if (p->available_bytes)
-        printf("memory that can be taken     %9.3f GB\n", gb(p->available_bytes));
+        printf("memory that can be taken     %9.3f GB\n", app_gb(p->available_bytes));
     else
         printf("memory that can be taken     unknown\n");
-    if (p->ram_bytes) printf("  of this for the model      %9.3f\n", gb(p->ram_bytes));
+    if (p->ram_bytes) printf("  of this for the model      %9.3f\n", app_gb(p->ram_bytes));
     if (p->vram_trunk_bytes)
         printf("VRAM for the trunk           %9.3f GB  if it is faster there\n",
-               gb(p->vram_trunk_bytes));
+               app_gb(p->vram_trunk_bytes));
     const char *whose = p->vram_is_assumed ? "a device that is not there"
                         : p->n_device == 1 ? "one device"
                                            : "all devices";
     if (p->n_device || p->vram_is_assumed)
-        printf("VRAM for experts             %9.3f GB  of %s\n", gb(p->vram_bytes), whose);
+        printf("VRAM for experts             %9.3f GB  of %s\n", app_gb(p->vram_bytes), whose);
 }
 
 static void print_split(const coli_plan_result *p)
@@ -170,7 +166,7 @@ static void hint_start(const app_settings *s, const coli_plan_result *p, const c
                  what, more);
     else if (app_kv(s) == COLI_KV_F32 && p->kv_bytes / 2 >= missing)
         app_hint("--kv f16 makes it start%s: keys and values then take %.3f GB less", what,
-                 gb(p->kv_bytes / 2));
+                 app_gb(p->kv_bytes / 2));
     else
         app_hint("%.3f GB more of memory make it start%s", more, what);
 }
@@ -184,25 +180,25 @@ static void hint(const app_settings *s, const coli_plan_result *p, uint64_t leas
         app_hint("--ctx %" PRIu32 " makes room for all", p->n_ctx_all);
     else if (app_kv(s) == COLI_KV_F32 && p->kv_bytes / 2 >= missing)
         app_hint("--kv f16 makes room for all: keys and values then take %.3f GB less",
-                 gb(p->kv_bytes / 2));
+                 app_gb(p->kv_bytes / 2));
     else if (least_bytes > 0 && least_bytes < p->needed_bytes)
         app_hint(
             "--experts int4 --trunk int4 need %.3f GB; as it is %.3f GB more of memory or of VRAM "
             "hold all",
-            gb(least_bytes), gb(missing));
+            app_gb(least_bytes), app_gb(missing));
     else
-        app_hint("%.3f GB more of memory or of VRAM hold all", gb(missing));
+        app_hint("%.3f GB more of memory or of VRAM hold all", app_gb(missing));
 }
 
 /* On stderr: what is wrong, and what would help. */
 static void warn_short(const app_settings *s, const coli_plan_result *p, const coli_system *y)
 {
-    const double least = gb(p->least_bytes), available = gb(p->available_bytes);
+    const double least = app_gb(p->least_bytes), available = app_gb(p->available_bytes);
     const char *what = "";
     if (s->ram.n_bytes > 0)
         app_error("memory is not enough: one expert of each layer and the rest need %.3f GB, %.3f "
                   "GB may be taken",
-                  least, gb(p->ram_bytes));
+                  least, app_gb(p->ram_bytes));
     else if (p->least_bytes <= p->available_bytes)
         app_note("memory is short: one expert of each layer and the rest need %.3f GB of %.3f GB "
                  "that can be taken now; it starts, and leaves other programs next to nothing",
@@ -219,7 +215,7 @@ static void warn_short(const app_settings *s, const coli_plan_result *p, const c
     else
         app_error("memory is not enough: one expert of each layer and the rest need %.3f GB, %.3f "
                   "GB can be taken now, and %.3f GB of swap; the system would end the program",
-                  least, available, gb(y->swap_free_bytes));
+                  least, available, app_gb(y->swap_free_bytes));
     if (!p->n_ctx_all) hint_start(s, p, what); // that would do for this, too
 }
 
@@ -240,7 +236,7 @@ static void warn(const app_settings *s, const coli_plan_result *p, const coli_sy
     else
         app_note("memory is not enough for all experts: with those that no device holds %.3f GB "
                  "are needed, %.3f GB may be taken; every token will wait for the disk",
-                 gb(p->needed_bytes), gb(p->ram_bytes));
+                 app_gb(p->needed_bytes), app_gb(p->ram_bytes));
     hint(s, p, least_bytes);
 }
 

@@ -34,11 +34,6 @@ __attribute__((format(printf, 2, 3))) static void say(report *r, const char *fmt
     r->text = longer;
 }
 
-static double gb(uint64_t n_bytes)
-{
-    return (double)n_bytes * 1e-9;
-}
-
 /* ---- the machine --------------------------------------------------------------------------- */
 
 static void say_machine(report *r)
@@ -59,8 +54,8 @@ static void say_machine(report *r)
             say(r, "             not %s: %s", coli_isa_name(i), coli_error_message());
     say(r,
         "  memory     %.2f GB, free %.2f, can be taken %.2f; swap %.2f, free %.2f; huge pages %s",
-        gb(y.memory_bytes), gb(y.free_bytes), gb(y.available_bytes), gb(y.swap_bytes),
-        gb(y.swap_free_bytes), *y.huge_pages ? y.huge_pages : "unknown");
+        app_gb(y.memory_bytes), app_gb(y.free_bytes), app_gb(y.available_bytes),
+        app_gb(y.swap_bytes), app_gb(y.swap_free_bytes), *y.huge_pages ? y.huge_pages : "unknown");
 }
 
 /* ---- backends ------------------------------------------------------------------------------ */
@@ -72,9 +67,9 @@ static void say_devices(report *r, coli_backends *list, size_t i)
     for (uint32_t k = 0; k < n; k++) {
         coli_backend_device v = {.struct_size = sizeof v};
         if (coli_backends_device(list, i, k, &v) != COLI_OK) continue;
-        say(r, "    device %u  %s, %s, %.2f GB, driver %s%s%s", k, v.name, v.kind, gb(v.mem_total),
-            *v.driver ? v.driver : "unknown", v.unusable ? ", cannot be used: " : "",
-            v.unusable ? v.unusable : "");
+        say(r, "    device %u  %s, %s, %.2f GB, driver %s%s%s", k, v.name, v.kind,
+            app_gb(v.mem_total), *v.driver ? v.driver : "unknown",
+            v.unusable ? ", cannot be used: " : "", v.unusable ? v.unusable : "");
         say(r, "              formats %s", v.formats);
     }
 }
@@ -117,12 +112,13 @@ static void say_plan(report *r, const app_settings *s, const char *dir)
         return;
     }
     say(r, "  fits       %s: of %.2f GB; %llu experts on devices, %llu in memory, %llu on the disk",
-        fits[p.fit], gb(p.ram_bytes), (unsigned long long)p.n_in_vram,
+        fits[p.fit], app_gb(p.ram_bytes), (unsigned long long)p.n_in_vram,
         (unsigned long long)p.n_in_ram, (unsigned long long)p.n_on_disk);
     say(r,
         "  session    context %u, chunks of %u, %u threads; keys and values %.3f GB, state %.3f, "
         "scratch %.3f",
-        p.n_ctx, p.n_chunk, p.n_threads, gb(p.kv_bytes), gb(p.state_bytes), gb(p.scratch_bytes));
+        p.n_ctx, p.n_chunk, p.n_threads, app_gb(p.kv_bytes), app_gb(p.state_bytes),
+        app_gb(p.scratch_bytes));
 }
 
 /* Mapped, not read; no device is touched. */
@@ -146,7 +142,7 @@ static void say_model(report *r, const app_settings *s, const char *dir)
             m.n_layer, m.d_model, m.n_expert, m.d_ff, m.n_expert_used, m.n_token, m.n_vocab,
             m.n_ctx_max);
         say(r, "  formats    experts %s, the rest %s; %.3f GB", m.expert_format, m.trunk_format,
-            gb(m.weight_bytes));
+            app_gb(m.weight_bytes));
     }
     coli_model_close(model);
     say_plan(r, s, dir);

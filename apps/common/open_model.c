@@ -469,6 +469,11 @@ coli_status app_sampling(const app_settings *s, const coli_model *model, coli_sa
     return COLI_OK;
 }
 
+double app_gb(uint64_t n_bytes)
+{
+    return (double)n_bytes * 1e-9;
+}
+
 void app_count_text(uint64_t n, char *out, size_t cap)
 {
     if (n >= 1000000000)

@@ -87,6 +87,7 @@ coli_status app_sampling(const app_settings *s, const coli_model *model, coli_sa
 /* `hummingbird · 22.2 M weights, 4.0 M active · context 4096 · 2 threads · avx512` on stderr. */
 void app_banner(const app_engine *engine);
 
+double app_gb(uint64_t n_bytes); // 10^9 bytes
 /* "22.2 M", "35.1 B". */
 void app_count_text(uint64_t n, char *out, size_t cap);
 

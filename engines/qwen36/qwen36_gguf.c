@@ -178,12 +178,6 @@ static coli_status count_layers(const coli__gguf *g, uint32_t *n_block, uint32_t
     return COLI_OK;
 }
 
-static bool ends_with(const char *name, const char *end)
-{
-    const size_t n = strlen(name), n_end = strlen(end);
-    return n >= n_end && strcmp(name + n - n_end, end) == 0;
-}
-
 /* Not used here: MTP; the vision part, which some writers put into the same file; and what others
  * round activations with before a product. */
 static const char *skips(const coli__gguf *g, const char *tensor_name)
@@ -194,7 +188,7 @@ static const char *skips(const coli__gguf *g, const char *tensor_name)
     if (sscanf(tensor_name, "blk.%5u.", &layer) == 1 &&
         count_layers(g, &n_block, &n_layer) == COLI_OK && layer >= n_layer)
         return "mtp";
-    return ends_with(tensor_name, ".input_scale") ? "input_scale" : NULL;
+    return coli__ends_with(tensor_name, ".input_scale") ? "input_scale" : NULL;
 }
 
 /* What is said of each layer. */

@@ -1,42 +1,8 @@
 /* facts_test.c - what the system says of itself, from files as Linux has them; and what coli.h makes of it. */
-#include "t.h"
-
-#include <sys/stat.h>
-#include <unistd.h>
+#include "pretended_root.h"
 
 #include "coli/coli.h"
 #include "libcoli/src/base/facts.h"
-
-static char root[64];
-
-static int make_root(void **state)
-{
-    T_BEGIN;
-    snprintf(root, sizeof root, "/tmp/coli-facts-XXXXXX");
-    return mkdtemp(root) ? 0 : -1;
-}
-
-static int remove_root(void **state)
-{
-    T_BEGIN;
-    char command[96];
-    snprintf(command, sizeof command, "rm -rf '%s'", root);
-    return system(command);
-}
-
-static void put(const char *path, const char *text)
-{
-    char full[256];
-    snprintf(full, sizeof full, "%s%s", root, path);
-    for (char *slash = full + strlen(root) + 1; (slash = strchr(slash, '/')); *slash++ = '/') {
-        *slash = 0;
-        mkdir(full, 0700);
-    }
-    FILE *file = fopen(full, "w");
-    assert_non_null(file);
-    T_TRUE(fputs(text, file) >= 0);
-    T_EQ(fclose(file), 0);
-}
 
 T_TEST(as_linux_has_it)
 {

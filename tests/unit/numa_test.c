@@ -1,11 +1,9 @@
 /* numa_test.c - nodes of processors and memory: read off files as the system writes them, or other ones;
  * which take part; who runs where; and that with one of them the system is not asked for anything. */
-#include <sys/stat.h>
-#include <unistd.h>
+#include "pretended_root.h"
 
 #include "libcoli/src/base/numa.h"
 #include "libcoli/src/base/threads.h"
-#include "t.h"
 
 /* ---- lists ------------------------------------------------------------------------------------ */
 
@@ -93,35 +91,11 @@ T_TEST(workers_stand_as_processors_do)
 
 /* ---- the system's files ----------------------------------------------------------------------- */
 
-static char root[64];
-
-static int make_root(void **state)
-{
-    (void)state;
-    snprintf(root, sizeof root, "/tmp/coli-numa-%ld", (long)getpid());
-    char command[256];
-    snprintf(command, sizeof command,
-             "mkdir -p %s/sys/devices/system/node/node0 %s/sys/devices/system/node/node3", root,
-             root);
-    return system(command);
-}
-
-static int forget_root(void **state)
-{
-    (void)state;
-    char command[128];
-    snprintf(command, sizeof command, "rm -rf %s", root);
-    return system(command);
-}
-
-static void put(const char *name, const char *text)
+static void put_node(const char *name, const char *text)
 {
     char path[256];
-    snprintf(path, sizeof path, "%s/sys/devices/system/node/%s", root, name);
-    FILE *file = fopen(path, "w");
-    assert_non_null(file);
-    fputs(text, file);
-    fclose(file);
+    snprintf(path, sizeof path, "/sys/devices/system/node/%s", name);
+    put(path, text);
 }
 
 T_TEST(what_the_files_say)
@@ -131,26 +105,26 @@ T_TEST(what_the_files_say)
     coli__numa n;
     coli__numa_find_under(root, &ours, &n); // no files
     T_EQ(n.n_node, 0);
-    put("has_memory", "0,3\n");
-    put("node0/cpulist", "0-1\n");
+    put_node("has_memory", "0,3\n");
+    put_node("node0/cpulist", "0-1\n");
     coli__numa_find_under(root, &ours, &n); // one is missing
     T_EQ(n.n_node, 0);
-    put("node3/cpulist", "2-3\n");
+    put_node("node3/cpulist", "2-3\n");
     coli__numa_find_under(root, &ours, &n);
     T_EQ(n.n_node, 2);
     T_EQ(n.ids[1], 3);
     T_TRUE(coli__bits_has(&n.cpus[1], 2) && coli__bits_has(&n.cpus[1], 3));
-    put("node3/cpulist", "two\n");
+    put_node("node3/cpulist", "two\n");
     coli__numa_find_under(root, &ours, &n);
     T_EQ(n.n_node, 0);
-    put("node3/cpulist", "\n"); // memory alone, as of an expansion card
+    put_node("node3/cpulist", "\n"); // memory alone, as of an expansion card
     coli__numa_find_under(root, &ours, &n);
     T_EQ(n.n_node, 0);
-    put("node3/cpulist", "2-3\n");
-    put("has_memory", "0\n");
+    put_node("node3/cpulist", "2-3\n");
+    put_node("has_memory", "0\n");
     coli__numa_find_under(root, &ours, &n);
     T_EQ(n.n_node, 0);
-    put("has_memory", "0-3\n"); // nodes 1 and 2 say nothing
+    put_node("has_memory", "0-3\n"); // nodes 1 and 2 say nothing
     coli__numa_find_under(root, &ours, &n);
     T_EQ(n.n_node, 0);
 }
@@ -277,7 +251,7 @@ int main(void)
         cmocka_unit_test(lists),
         cmocka_unit_test(nodes_without_a_processor_of_ours_do_not_count),
         cmocka_unit_test(workers_stand_as_processors_do),
-        cmocka_unit_test_setup_teardown(what_the_files_say, make_root, forget_root),
+        cmocka_unit_test_setup_teardown(what_the_files_say, make_root, remove_root),
         cmocka_unit_test_setup_teardown(one_node_is_no_call, watch_calls, stop_watching),
         cmocka_unit_test_setup_teardown(several_nodes, watch_calls, stop_watching),
         cmocka_unit_test_setup_teardown(who_has_a_policy_keeps_it, watch_calls, stop_watching),

@@ -135,12 +135,12 @@ static coli_model *open_with(const char *dir, uint32_t huge)
     return m;
 }
 
-T_TEST(a_model_computes_the_same)
+/* Whose head alone has nine MB at least; trunk NULL: int8. */
+static void make_model(const char *dir, const char *trunk)
 {
-    T_BEGIN;
-    char *dir = world_path(world_scratch(), "model"); // its head alone has nine MB
     const coli_synth_opts synth = {.struct_size = sizeof synth,
                                    .like = "hummingbird",
+                                   .trunk = trunk,
                                    .d_model = 2048,
                                    .n_layer = 4,
                                    .n_vocab = N_VOCAB_MAX,
@@ -148,6 +148,13 @@ T_TEST(a_model_computes_the_same)
                                    .n_expert_used = 2,
                                    .d_ff = 64};
     T_OK(coli_synth(dir, &synth));
+}
+
+T_TEST(a_model_computes_the_same)
+{
+    T_BEGIN;
+    char *dir = world_path(world_scratch(), "model");
+    make_model(dir, NULL);
     coli_model *m = open_with(dir, COLI_HUGE_OFF);
     T_EQ(m->huge_bytes, 0);
     const digest expected = digest_of(m, 16, 20);
@@ -187,16 +194,7 @@ T_TEST(only_who_listens_waits)
 {
     T_BEGIN;
     char *dir = world_path(world_scratch(), "large");
-    const coli_synth_opts synth = {.struct_size = sizeof synth,
-                                   .like = "hummingbird",
-                                   .trunk = "f32",
-                                   .d_model = 2048,
-                                   .n_layer = 4,
-                                   .n_vocab = N_VOCAB_MAX,
-                                   .n_expert = 4,
-                                   .n_expert_used = 2,
-                                   .d_ff = 64};
-    T_OK(coli_synth(dir, &synth));
+    make_model(dir, "f32");
     coli_model *m = open_with(dir, COLI_HUGE_AUTO);
     T_EQ(m->huge_bytes, 0);
     const uint64_t trunk_bytes = coli__model_trunk_bytes(m->container);

@@ -89,6 +89,12 @@ void coli__free(void *p)
     free(p);
 }
 
+bool coli__ends_with(const char *text, const char *end)
+{
+    const size_t n = strlen(text), n_end = strlen(end);
+    return n >= n_end && strcmp(text + n - n_end, end) == 0;
+}
+
 char *coli__strndup(const char *s, size_t n)
 {
     char *copy = coli__calloc(n + 1, 1);

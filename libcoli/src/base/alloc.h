@@ -21,6 +21,7 @@ void coli__free_aligned(void *p);
 
 void coli__free(void *p);
 char *coli__strndup(const char *s, size_t n);
+bool coli__ends_with(const char *text, const char *end);
 
 /* Tests only: how often memory was asked for since the process began (all threads), and
  * "fail the nth request from now" (1 = the next; 0 = never). */

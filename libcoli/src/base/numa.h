@@ -49,10 +49,8 @@ uint32_t coli__numa_node_of(const coli__numa *numa, uint32_t worker, uint32_t n_
 /* ---- the system ------------------------------------------------------------------------------ */
 
 void coli__numa_find(coli__numa *out);
-#ifndef _WIN32
 /* Below that directory instead of /; for tests. */
 void coli__numa_find_under(const char *root, const coli__bits *ours, coli__numa *out);
-#endif
 
 /* What a thread's policy was. */
 typedef struct coli__numa_policy {

@@ -302,16 +302,10 @@ static const struct {
     {"", {0, 0.1f}},                        // the zero-centred weights of norms
 };
 
-static bool ends_with(const char *name, const char *ending)
-{
-    const size_t n = strlen(name), m = strlen(ending);
-    return n >= m && strcmp(name + n - m, ending) == 0;
-}
-
 static values vector_values(const char *name)
 {
     size_t i = 0;
-    while (!ends_with(name, vectors[i].ending)) i++;
+    while (!coli__ends_with(name, vectors[i].ending)) i++;
     return vectors[i].values;
 }
 
@@ -346,7 +340,7 @@ static source source_of(const synth *y, uint32_t i)
         s.values = vector_values(t->name);
     } else if (t->role == COLI_ROLE_EMBED) {
         set_deviation(&s, 1);
-    } else if (ends_with(t->name, ".mlp.gate.weight")) {
+    } else if (coli__ends_with(t->name, ".mlp.gate.weight")) {
         set_deviation(&s, 2 * unit); // decided, but not by one expert alone
         draw_lengths(y, i);
         s.row_length = y->row_length;

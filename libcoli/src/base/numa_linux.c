@@ -1,21 +1,16 @@
-/* numa_posix.c - see numa.h.
+/* numa_linux.c - see numa.h.
  *
- * Linux: /sys/devices/system/node says which nodes have memory and which processors each has.  Policies are
- * set by their system calls; there is no need of a library for three numbers (linux/mempolicy.h).
- * Elsewhere there are no nodes that we know of. */
+ * /sys/devices/system/node says which nodes have memory and which processors each has.  Policies are
+ * set by their system calls; there is no need of a library for three numbers (linux/mempolicy.h). */
 #include "numa.h"
 
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
-#ifdef __linux__
 #include <sys/syscall.h>
-#endif
 
 #include "file_os.h"
-
-#ifdef __linux__
 
 enum { POLICY_DEFAULT = 0, POLICY_INTERLEAVE = 3, MASK_WORDS = COLI__MAX_BIT / 8 / sizeof(long) };
 
@@ -102,36 +97,3 @@ void coli__numa_bind(const coli__bits *cpus)
 {
     coli__numa_calls.bind(cpus); // where it is refused, the thread runs anywhere, as before
 }
-
-#else
-
-coli__numa_sys coli__numa_calls;
-
-void coli__numa_find_under(const char *root, const coli__bits *ours, coli__numa *out)
-{
-    (void)root, (void)ours;
-    memset(out, 0, sizeof *out);
-}
-
-void coli__numa_find(coli__numa *out)
-{
-    memset(out, 0, sizeof *out);
-}
-
-coli__numa_policy coli__numa_spread(const coli__numa *numa)
-{
-    (void)numa;
-    return (coli__numa_policy){false};
-}
-
-void coli__numa_restore(coli__numa_policy policy)
-{
-    (void)policy;
-}
-
-void coli__numa_bind(const coli__bits *cpus)
-{
-    (void)cpus;
-}
-
-#endif

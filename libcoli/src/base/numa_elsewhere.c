@@ -1,10 +1,16 @@
-/* numa_windows.c - see numa.h.  Windows deals memory out by the thread that asks for it first and moves threads
- * itself; we leave it to that. */
+/* numa_elsewhere.c - see numa.h.  Where it is not Linux there are no nodes that we know of.  Windows deals
+ * memory out by the thread that asks for it first and moves threads itself; we leave it to that. */
 #include "numa.h"
 
 #include <string.h>
 
 coli__numa_sys coli__numa_calls;
+
+void coli__numa_find_under(const char *root, const coli__bits *ours, coli__numa *out)
+{
+    (void)root, (void)ours;
+    memset(out, 0, sizeof *out);
+}
 
 void coli__numa_find(coli__numa *out)
 {
