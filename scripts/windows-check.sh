@@ -193,7 +193,7 @@ talk() {
     done
     await 'stopped[^>]*> ' # the prompt below it, which begins those two seconds
     sleep 2.5
-    printf 'dropped\003'
+    printf 'dropped\003' && sleep 1 # wine tells the program on a thread of its own, which may be late
     printf 'Größe 鳥?\r' && await 'Größe 鳥\?'
     printf 'What is the capital of France?\r' && await 'is Paris'
     printf '\004'

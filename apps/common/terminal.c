@@ -15,26 +15,37 @@ static int stdout_error; // errno of the first write to stdout that failed
 
 /* ---- Ctrl-C -------------------------------------------------------------------------------- */
 
-/* What a signal handler may touch. */
+/* What a Ctrl-C does. */
+enum { MODE_END, MODE_CANCEL, MODE_COUNT, MODE_SHIFT = 24 };
+
+/* What a signal handler may touch.  It may run on any thread, while others go on: mode and count are one
+ * word, which a handler reads and counts up in one step; and n_running lets the next mode begin only when
+ * what the last one started is done. */
 static struct {
-    _Atomic(coli_session *) session; // cancelled by the first Ctrl-C
-    atomic_bool counting;            // somebody looks at n
-    atomic_uint n;                   // since the last app_interrupt_ call
+    atomic_uint state;               // mode << MODE_SHIFT | how many came in it
+    atomic_uint n_running;           // handlers between their first step and their last
+    _Atomic(coli_session *) session; // cancelled by the first Ctrl-C of MODE_CANCEL
     atomic_bool colour;              // a dimmed text may be open on stderr
     _Atomic(void (*)(void)) notify;  // somebody waits for it
 } on_interrupt;
 
+static unsigned count_of(unsigned state)
+{
+    return state & ((1u << MODE_SHIFT) - 1);
+}
+
 static void interrupted(void)
 {
-    const unsigned n = atomic_fetch_add(&on_interrupt.n, 1) + 1;
-    coli_session *session = atomic_load(&on_interrupt.session);
-    if (session && n == 1)
-        coli_session_cancel(session);
-    else if (!atomic_load(
-                 &on_interrupt.counting)) // what was shown is flushed, nothing else is open
+    atomic_fetch_add(&on_interrupt.n_running, 1);
+    const unsigned state = atomic_fetch_add(&on_interrupt.state, 1);
+    const unsigned mode = state >> MODE_SHIFT;
+    if (mode == MODE_END || (mode == MODE_CANCEL && count_of(state) > 0))
+        // what was shown is flushed, nothing else is open
         app_system_end(atomic_load(&on_interrupt.colour) ? "\033[0m\n" : "\n", APP_INTERRUPTED);
+    if (mode == MODE_CANCEL) coli_session_cancel(atomic_load(&on_interrupt.session));
     void (*const notify)(void) = atomic_load(&on_interrupt.notify);
     if (notify) notify();
+    atomic_fetch_sub(&on_interrupt.n_running, 1);
 }
 
 void app_interrupt_notify(void (*fn)(void))
@@ -42,25 +53,28 @@ void app_interrupt_notify(void (*fn)(void))
     atomic_store(&on_interrupt.notify, fn);
 }
 
-/* The mode first, then the count: one that comes in between is either obeyed or counted. */
-static uint32_t interrupt_mode(coli_session *session, bool counting)
+static uint32_t interrupt_mode(unsigned mode)
 {
-    atomic_store(&on_interrupt.counting, counting);
-    atomic_store(&on_interrupt.session, session);
-    return atomic_exchange(&on_interrupt.n, 0);
+    const unsigned before = atomic_exchange(&on_interrupt.state, mode << MODE_SHIFT);
+    while (atomic_load(&on_interrupt.n_running) > 0) { // on other threads, for a moment
+    }
+    return count_of(before);
 }
 
 uint32_t app_interrupt_session(coli_session *session)
 {
-    return interrupt_mode(session, false);
+    if (!session) return interrupt_mode(MODE_END);
+    const uint32_t n = interrupt_mode(MODE_COUNT); // whoever had the last session is done with it
+    atomic_store(&on_interrupt.session, session);
+    return n + interrupt_mode(MODE_CANCEL);
 }
 uint32_t app_interrupt_count(void)
 {
-    return interrupt_mode(NULL, true);
+    return interrupt_mode(MODE_COUNT);
 }
 uint32_t app_interrupts(void)
 {
-    return atomic_load(&on_interrupt.n);
+    return count_of(atomic_load(&on_interrupt.state));
 }
 
 /* ---- start and end ------------------------------------------------------------------------- */

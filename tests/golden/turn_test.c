@@ -1,6 +1,8 @@
 /* turn_test.c - what the programs share, where a test from outside could not choose the moment: a
  * Ctrl-C that comes just before the work begins, and every byte that could reach a terminal. */
+#include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 
 #include "open_model.h"
 #include "t.h"
@@ -38,6 +40,48 @@ T_TEST(ctrl_c_before_a_turn_is_not_lost)
     coli_text_free(&said);
     T_EQ(app_interrupts(), 0); // and it is used up
     coli_chat_destroy(chat);
+    app_close(&engine);
+}
+
+/* Once a turn, from a thread of its own: as a console does it, and as any thread may take a signal. */
+enum { N_TURN = 300000 };
+static atomic_int turn_begun, turn_pressed;
+
+static void *press_each_turn(void *unused)
+{
+    (void)unused;
+    for (int turn = 1; turn <= N_TURN; turn++) {
+        while (atomic_load(&turn_begun) < turn) {
+        }
+        raise(SIGINT);
+        atomic_store(&turn_pressed, turn);
+    }
+    return NULL;
+}
+
+T_TEST(ctrl_c_at_any_instant_is_counted_once_and_ends_nothing)
+{
+    T_BEGIN;
+    const app_settings settings = {.model = TEST_MODELS "/hummingbird", .n = 4};
+    app_engine engine;
+    T_EQ(app_open(&settings, true, &engine), APP_OK);
+    app_interrupt_count();
+    pthread_t thread;
+    T_EQ(pthread_create(&thread, NULL, press_each_turn, NULL), 0);
+    t_rng rng = {1};
+    uint32_t n = 0;
+    for (int turn = 1; turn <= N_TURN; turn++) {
+        atomic_store(&turn_begun, turn);
+        for (volatile uint32_t wait = t_below(&rng, 2000); wait > 0; wait--) {
+        }
+        n += app_interrupt_session(engine.session);
+        n += app_interrupt_count();
+        while (atomic_load(&turn_pressed) < turn) {
+        }
+    }
+    n += app_interrupt_count();
+    pthread_join(thread, NULL);
+    T_EQ(n, N_TURN);
     app_close(&engine);
 }
 
@@ -96,6 +140,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_mode_tells_what_came_before_it),
         cmocka_unit_test(ctrl_c_before_a_turn_is_not_lost),
+        cmocka_unit_test(ctrl_c_at_any_instant_is_counted_once_and_ends_nothing),
         cmocka_unit_test(text_is_shown_and_not_obeyed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
