@@ -5,11 +5,15 @@
  * and PANELS_MAX and ROWS_MAX, the largest P and R.
  *
  * One output is one lane throughout, so the tree of coli/exact.h needs no horizontal step: it is a
- * counter of partial sums, one array of lanes per level.  Its lowest level stays in registers:
- * groups are taken in pairs, and the pairs are counted. */
+ * counter of partial sums, one array of lanes per level.  What a group adds stays in registers until
+ * its place in the counter is known.
+ *
+ * Loops marked UNROLL run over panels and rows, whose numbers are constants: unrolled, their arrays
+ * become registers. */
 
-enum { LEVELS = 27 }; // 2^32 columns in pairs of groups of 32
+enum { LEVELS = 28 }; // 2^32 columns in groups of 32
 enum { FETCH_AHEAD = 8192 };
+#define UNROLL _Pragma("GCC unroll 16")
 
 INLINE lanes scales_of(const uint8_t *p, const bool is_f16, float pow2)
 {
@@ -41,9 +45,33 @@ INLINE void load_scales(const uint8_t *at, uint64_t step, const bool is_f16, flo
     for (uint32_t p = 0; p < P; p++) scale[p] = scales_of(at + p * step, is_f16, pow2);
 }
 
-/* R activation rows times P panels; meanwhile the bytes at `ahead`, panels too, are fetched. */
+/* What is fetched meanwhile: panels that will be read soon.  A block of rows fetches its share of them. */
+typedef struct share_ahead {
+    const uint8_t *at; // NULL: nothing
+    uint64_t n_bytes;  // of each panel, for each group of the block
+} share_ahead;
+
+/* v, what group g adds, joins the counter: it is added to the sums of as many levels as there are ones
+ * at g's low end, and is the next level's sum then. */
+INLINE void count_group(lanes level[LEVELS][PANELS_MAX * ROWS_MAX], uint64_t g, lanes *v,
+                        const uint32_t n)
+{
+    if (g & 1) {
+        UNROLL
+        for (uint32_t i = 0; i < n; i++) v[i] = lanes_add(level[0][i], v[i]);
+        for (uint32_t k = 1; g >> k & 1; k++) {
+            UNROLL
+            for (uint32_t i = 0; i < n; i++) v[i] = lanes_add(level[k][i], v[i]);
+        }
+    }
+    lanes *sum = level[__builtin_ctzll(~g)];
+    UNROLL
+    for (uint32_t i = 0; i < n; i++) sum[i] = v[i];
+}
+
+/* R activation rows times P panels. */
 INLINE void panel_block(const coli__matmul_args *a, const coli__layout *l, uint32_t panel,
-                        uint32_t i0, const uint8_t *ahead, const bool is4, const uint32_t group,
+                        uint32_t i0, share_ahead ahead, const bool is4, const uint32_t group,
                         const uint32_t R, const uint32_t P)
 {
     const coli__wfmt fmt = a->w->fmt;
@@ -59,42 +87,37 @@ INLINE void panel_block(const coli__matmul_args *a, const coli__layout *l, uint3
         x.d[r] = a->xq->d + first;
         x.sum[r] = a->xq->sum + first;
     }
-    lanes scale[PANELS_MAX] = {0}, v[PANELS_MAX * ROWS_MAX], w[PANELS_MAX * ROWS_MAX];
-    lanes level[LEVELS][PANELS_MAX * ROWS_MAX];
+    lanes scale[PANELS_MAX] = {0}, level[LEVELS][PANELS_MAX * ROWS_MAX];
     if (fmt.per_row) load_scales(base, step, fmt.scale_f16, pow2, P, scale);
-
-    uint64_t g = 0;
-    for (; g + 2 <= l->n_group; g += 2) {
-        for (uint32_t p = 0; ahead && !fetches_itself(is4, R) && p < P; p++)
-            fetch(ahead + p * step + (at - base), 2 * l->group_bytes);
+    for (uint64_t g = 0; g < l->n_group; g++) {
+        if (ahead.at && !fetches_itself(is4, R)) {
+            for (uint32_t p = 0; p < P; p++) fetch(ahead.at + p * step, ahead.n_bytes);
+            ahead.at += ahead.n_bytes;
+        }
         if (!fmt.per_row) load_scales(at, step, fmt.scale_f16, pow2, P, scale);
+        lanes v[PANELS_MAX * ROWS_MAX];
         group_values(&x, g, at + l->code_offset, step, scale, is4, group, R, P, v);
+        count_group(level, g, v, n);
         at += l->group_bytes;
-        if (!fmt.per_row) load_scales(at, step, fmt.scale_f16, pow2, P, scale);
-        group_values(&x, g + 1, at + l->code_offset, step, scale, is4, group, R, P, w);
-        at += l->group_bytes;
-        for (uint32_t i = 0; i < n; i++) v[i] = lanes_add(v[i], w[i]);
-        uint32_t k = 0;
-        for (; g / 2 >> k & 1; k++)
-            for (uint32_t i = 0; i < n; i++) v[i] = lanes_add(level[k][i], v[i]);
-        for (uint32_t i = 0; i < n; i++) level[k][i] = v[i];
     }
     lanes y[PANELS_MAX * ROWS_MAX] = {0};
-    if (g < l->n_group) {
-        if (!fmt.per_row) load_scales(at, step, fmt.scale_f16, pow2, P, scale);
-        group_values(&x, g, at + l->code_offset, step, scale, is4, group, R, P, v);
-        for (uint32_t i = 0; i < n; i++) y[i] = lanes_add(v[i], y[i]);
-    }
-    for (uint32_t k = 0; g / 2 >> k != 0; k++)
-        if (g / 2 >> k & 1)
+    for (uint32_t k = 0; l->n_group >> k != 0; k++)
+        if (l->n_group >> k & 1) {
+            UNROLL
             for (uint32_t i = 0; i < n; i++) y[i] = lanes_add(level[k][i], y[i]);
+        }
 
     for (uint32_t p = 0; p < P; p++) {
         const uint32_t o = (panel + p) * COLI_PANEL, n_left = a->w->n_out - o;
         float *out = a->y + i0 * a->ldy + (o - COLI_PANEL * a->panel_begin);
-        for (uint32_t r = 0; r < R; r++)
-            memcpy(out + r * a->ldy, &y[p * R + r],
-                   (n_left < COLI_PANEL ? n_left : COLI_PANEL) * sizeof *out);
+        if (n_left >= COLI_PANEL) {
+            UNROLL
+            for (uint32_t r = 0; r < R; r++)
+                memcpy(out + r * a->ldy, &y[p * R + r], COLI_PANEL * sizeof *out);
+        } else {
+            for (uint32_t r = 0; r < R; r++)
+                memcpy(out + r * a->ldy, &y[p * R + r], n_left * sizeof *out);
+        }
     }
 }
 
@@ -103,7 +126,7 @@ enum { FEW_ROWS = 4 }; // as many wait for memory, and gain nothing by two panel
 /* The same for n_row rows, which becomes a constant: one panel for at most FEW_ROWS rows, or two for at least
  * as many. */
 INLINE void rows_block(const coli__matmul_args *a, const coli__layout *l, uint32_t panel,
-                       uint32_t i0, const uint8_t *ahead, const bool is4, const uint32_t group,
+                       uint32_t i0, share_ahead ahead, const bool is4, const uint32_t group,
                        uint32_t n_row, const uint32_t P)
 {
     _Static_assert(ROWS_MAX == (PANELS_MAX == 1 ? FEW_ROWS : 8), "the cases below");
@@ -133,6 +156,7 @@ INLINE void rows_block(const coli__matmul_args *a, const coli__layout *l, uint32
  * another is fetched, FETCH_AHEAD bytes away or more: nearer, it is still on its way when it is needed. */
 INLINE void matmul_quant(const coli__matmul_args *a, const bool is4, const uint32_t group)
 {
+    if (a->n_row == 0) return;
     const coli__layout l = coli__layout_of(a->w->fmt, a->w->n_in);
     const uint32_t far = (uint32_t)((FETCH_AHEAD + l.panel_bytes - 1) / l.panel_bytes);
     for (uint32_t p = a->panel_begin, P; p < a->panel_end; p += P) {
@@ -145,13 +169,15 @@ INLINE void matmul_quant(const coli__matmul_args *a, const bool is4, const uint3
             next = a->w->data + (p + n_ahead) * l.panel_bytes;
         else if (a->next)
             next = a->next + (n_ahead - n_left) * l.panel_bytes;
-        for (uint32_t i = 0, n; i < a->n_row; i += n, next = NULL) {
-            const uint32_t left = a->n_row - i, n_block = (left + rows_max - 1) / rows_max;
-            n = (left + n_block - 1) / n_block; // blocks of about the same size
+        const uint32_t n_block = (a->n_row + rows_max - 1) / rows_max;
+        share_ahead ahead = {next, (l.group_bytes + n_block - 1) / n_block};
+        for (uint32_t i = 0, k = n_block, n; k > 0; i += n, k--) {
+            n = (a->n_row - i + k - 1) / k; // blocks of about the same size
             if (P == 2)
-                rows_block(a, &l, p, i, next, is4, group, n, PANELS_MAX);
+                rows_block(a, &l, p, i, ahead, is4, group, n, PANELS_MAX);
             else
-                rows_block(a, &l, p, i, next, is4, group, n, 1);
+                rows_block(a, &l, p, i, ahead, is4, group, n, 1);
+            if (next) ahead.at += ahead.n_bytes * l.n_group;
         }
     }
 }
