@@ -160,19 +160,6 @@ static void same_container(const coli__container *a, const coli__container *b)
 
 enum { N_TOK = 40, N_VOCAB = 320 };
 
-static void logits(const char *dir, int32_t n_vocab, float *out) // of every position
-{
-    coli_model *m = world_open(dir, 2, NULL);
-    coli_session *s = world_session_kv(m, 64, 0, COLI_KV_F32); // f16 would round twice
-    for (int32_t i = 0; i < N_TOK; i++) {
-        const int32_t id = (i * 37 + 11) % n_vocab;
-        T_OK(coli_session_feed(s, &id, 1));
-        memcpy(out + i * n_vocab, coli_session_logits(s), (size_t)n_vocab * sizeof *out);
-    }
-    coli_session_destroy(s);
-    coli_model_close(m);
-}
-
 /* BF16 and F32 lose nothing: the same container, but for the decay, and the same logits. */
 T_TEST(a_file_and_its_checkpoint_are_one_model)
 {
@@ -184,8 +171,8 @@ T_TEST(a_file_and_its_checkpoint_are_one_model)
         coli__container *theirs = convert(files[0], formats[i][0], formats[i][1]), *ours;
         T_OK(coli__container_open(dir, &ours));
         same_container(ours, theirs);
-        logits(dir, N_VOCAB, a);
-        logits(coli__container_dir(theirs), N_VOCAB, b);
+        world_logits(dir, N_VOCAB, N_TOK, a);
+        world_logits(coli__container_dir(theirs), N_VOCAB, N_TOK, b);
         double worst = 0, largest = 0;
         for (int k = 0; k < N_TOK * N_VOCAB; k++) {
             worst = fmax(worst, fabs((double)a[k] - (double)b[k]));
@@ -199,29 +186,6 @@ T_TEST(a_file_and_its_checkpoint_are_one_model)
         coli__container_close(theirs);
         free(dir);
     }
-}
-
-static int by_size(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-/* The median over positions of how far logits are apart, as a part of their size.  (Where a rounding
- * turns a near-tie of the router, a position is far off; that is the router's, not the format's.) */
-static double apart(const float *a, const float *b, int n_vocab)
-{
-    double each[N_TOK];
-    for (int t = 0; t < N_TOK; t++, a += n_vocab, b += n_vocab) {
-        double error2 = 0, size2 = 0;
-        for (int k = 0; k < n_vocab; k++) {
-            error2 += ((double)a[k] - (double)b[k]) * ((double)a[k] - (double)b[k]);
-            size2 += (double)a[k] * (double)a[k];
-        }
-        each[t] = sqrt(error2 / size2);
-    }
-    qsort(each, N_TOK, sizeof *each, by_size);
-    return each[N_TOK / 2];
 }
 
 /* A file in several formats, against its own numbers as f32.  Where weights are exact the rounding of
@@ -252,9 +216,9 @@ T_TEST(logits_are_those_of_the_file)
             .struct_size = sizeof opts, .experts = cases[i].experts, .trunk = cases[i].trunk};
         T_OK(coli_convert(from, to, &opts));
         char *exact = world_container(from, cases[i].file, "f32", "f32");
-        logits(exact, cases[i].n_vocab, a);
-        logits(to, cases[i].n_vocab, b);
-        const double x = apart(a, b, cases[i].n_vocab);
+        world_logits(exact, cases[i].n_vocab, N_TOK, a);
+        world_logits(to, cases[i].n_vocab, N_TOK, b);
+        const double x = world_apart(a, b, cases[i].n_vocab, N_TOK);
         print_message("%s as %s: logits differ by %.2g %%\n", cases[i].file,
                       cases[i].experts ? cases[i].experts : "usual", 100 * x);
         T_FLE(x, cases[i].most);

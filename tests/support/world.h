@@ -93,6 +93,45 @@ static inline coli_session *world_session(coli_model *m, uint32_t n_ctx, uint32_
     return world_session_kv(m, n_ctx, n_chunk, COLI_KV_F16);
 }
 
+/* The logits of n_tok positions: of the model in dir, fed some tokens of its n_vocab one by one. */
+static inline void world_logits(const char *dir, int32_t n_vocab, int32_t n_tok, float *out)
+{
+    coli_model *m = world_open(dir, 2, NULL);
+    coli_session *s = world_session_kv(m, 64, 0, COLI_KV_F32); // f16 would round twice
+    for (int32_t i = 0; i < n_tok; i++) {
+        const int32_t id = (i * 37 + 11) % n_vocab;
+        T_OK(coli_session_feed(s, &id, 1));
+        memcpy(out + (size_t)i * (size_t)n_vocab, coli_session_logits(s),
+               (size_t)n_vocab * sizeof *out);
+    }
+    coli_session_destroy(s);
+    coli_model_close(m);
+}
+
+static inline int world_by_size(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* The median over positions of how far logits are apart, as a part of their size.  (Where a rounding
+ * turns a near-tie of the router, a position is far off; that is the router's, not the format's.) */
+static inline double world_apart(const float *a, const float *b, int32_t n_vocab, int32_t n_tok)
+{
+    double each[64];
+    T_LE(n_tok, 64);
+    for (int32_t t = 0; t < n_tok; t++, a += n_vocab, b += n_vocab) {
+        double error2 = 0, size2 = 0;
+        for (int32_t k = 0; k < n_vocab; k++) {
+            error2 += ((double)a[k] - (double)b[k]) * ((double)a[k] - (double)b[k]);
+            size2 += (double)a[k] * (double)a[k];
+        }
+        each[t] = sqrt(error2 / size2);
+    }
+    qsort(each, (size_t)n_tok, sizeof *each, world_by_size);
+    return each[n_tok / 2];
+}
+
 /* A copy of a one-file checkpoint whose tensors an edit may change, or drop by returning false.
  * `sed` is a script for its config.json ("" for none). */
 typedef bool (*world_edit)(void *ctx, coli__st_out *tensor);

@@ -1,9 +1,11 @@
 /* forms_test.c - every form in which the family's checkpoints are published, written here number by number,
  * against the container that the converter makes of it.  What a stored number stands for is computed here
- * in double precision, by the format's definition and with none of the library's readers. */
+ * in double precision, by the format's definition and with none of the library's readers.  These numbers,
+ * written once more as plain f32, are what the logits of a form are held against. */
 #include <math.h>
 
 #include "micro.h"
+#include "world.h"
 
 #define TEXT_CONFIG(type, more)                                                                    \
     "\"model_type\":\"" type "\",\"vocab_size\":200,\"hidden_size\":136,"                          \
@@ -83,12 +85,13 @@ static double value_of(uint32_t bits, int n_exp, int n_fraction)
     return bits >> (n_exp + n_fraction) & 1 ? -x : x;
 }
 
-/* A random number of the type, near 1, its bytes at `out`; what it stands for. */
-static double put_number(coli__dtype dtype, uint8_t *out)
+/* A random number of the type, its bytes at `out`; what it stands for.  It is between 2^(e-3) and
+ * 2^(e+1), but of fp8 any. */
+static double put_number(coli__dtype dtype, int e, uint8_t *out)
 {
     uint32_t bits = (uint32_t)t_u64(&m.rng);
     if (dtype == COLI_DT_F32) {
-        bits = (bits & 0x807fffffu) | (0x7cu + t_below(&m.rng, 4)) << 23;
+        bits = (bits & 0x807fffffu) | (124 + (uint32_t)e + t_below(&m.rng, 4)) << 23;
         memcpy(out, &bits, 4);
         return value_of(bits, 8, 23);
     }
@@ -99,8 +102,8 @@ static double put_number(coli__dtype dtype, uint8_t *out)
         return value_of(bits, 4, 3);
     }
     const bool half = dtype == COLI_DT_F16;
-    bits = half ? (bits & 0x83ffu) | (12 + t_below(&m.rng, 4)) << 10
-                : (bits & 0x807fu) | (0x7cu + t_below(&m.rng, 4)) << 7;
+    bits = half ? (bits & 0x83ffu) | (12 + (uint32_t)e + t_below(&m.rng, 4)) << 10
+                : (bits & 0x807fu) | (124 + (uint32_t)e + t_below(&m.rng, 4)) << 7;
     const uint16_t two = (uint16_t)bits;
     memcpy(out, &two, 2);
     return half ? value_of(bits, 5, 10) : value_of(bits, 8, 7);
@@ -119,7 +122,7 @@ static void put_matrix(double *w, uint32_t n_out, uint32_t n_in, coli__dtype dty
     for (uint32_t r = 0; r < n_out; r++)
         for (uint32_t c = 0; c < n_in; c++) {
             const size_t i = (size_t)r * n_in + c;
-            w[i] = put_number(dtype, data + i * bytes_of(dtype));
+            w[i] = put_number(dtype, -4, data + i * bytes_of(dtype));
             if (grid) w[i] = (float)(w[i] * grid[(first_row + r) / 128 * n_tile + c / 128]);
         }
 }
@@ -128,7 +131,7 @@ static double *put_grid(uint8_t *data, uint64_t n, coli__dtype dtype)
 {
     double *grid = malloc(n * sizeof *grid);
     for (uint64_t i = 0; i < n; i++) {
-        grid[i] = fabs(put_number(dtype, data + i * bytes_of(dtype)));
+        grid[i] = fabs(put_number(dtype, -12, data + i * bytes_of(dtype)));
         data[(i + 1) * bytes_of(dtype) - 1] &= 0x7f; // a positive one
     }
     return grid;
@@ -362,6 +365,97 @@ T_TEST(every_form_comes_in)
     forget();
 }
 
+/* -- logits ------------------------------------------------------------------------------------ */
+
+/* What the last form's numbers stand for, as a checkpoint of plain f32. */
+static const char *write_plain(void)
+{
+    static const char *const parts[] = {"gate", "up", "down"};
+    m = (micro){.config = strdup(text_only)};
+    for (uint32_t i = 0; i < n_truth; i++) {
+        const truth *t = &truths[i];
+        const size_t n = (size_t)t->n_out * t->n_in;
+        float *data = malloc(n * sizeof *data);
+        for (size_t k = 0; k < n; k++) data[k] = (float)t->w[k];
+        unsigned layer, e;
+        int part;
+        char name[200];
+        if (sscanf(t->name, "layers.%u.mlp.experts.%u.%d", &layer, &e, &part) == 3)
+            snprintf(name, sizeof name, "model.layers.%u.mlp.experts.%u.%s_proj.weight", layer, e,
+                     parts[part]);
+        else
+            snprintf(name, sizeof name, "%s%.127s", strncmp(t->name, "lm_head", 7) ? "model." : "",
+                     t->name);
+        const uint64_t shape[2] = {t->n_out, t->n_in};
+        const bool is_vector = t->n_out == 1 && !strstr(name, "shared_expert_gate");
+        micro_add(&m, name, COLI_DT_F32, is_vector ? 1 : 2, is_vector ? shape + 1 : shape, data);
+    }
+    const char *src = micro_write(&m, micro_path("plain.src"));
+    micro_finish(&m);
+    return src;
+}
+
+/* How large the errors of the container's weights are, beside the weights: of trunk, then of experts. */
+static void measure(const char *dir, double out[2])
+{
+    double error2[2] = {0}, size2[2] = {0};
+    coli__container *c;
+    T_OK(coli__container_open(dir, &c));
+    for (uint32_t i = 0; i < n_truth; i++) {
+        const truth *t = &truths[i];
+        const coli__mat *mat = find(c, t);
+        const bool is_expert = strstr(t->name, "mlp.experts") != NULL;
+        if (!coli__wfmt_is_quant(mat->fmt)) continue;
+        for (uint32_t r = 0; r < t->n_out; r++)
+            for (uint32_t k = 0; k < t->n_in; k++) {
+                const double x = t->w[(size_t)r * t->n_in + k];
+                const double e = micro_elem_at(mat, r, k).value - x;
+                error2[is_expert] += e * e;
+                size2[is_expert] += x * x;
+            }
+    }
+    coli__container_close(c);
+    for (int i = 0; i < 2; i++) out[i] = sqrt(error2[i] / size2[i]);
+}
+
+/* The logits of a form are those of its numbers, to the bit and in any format: nothing but the numbers
+ * counts.  And those of a quantised container are as far from f32's as its rounding explains: the errors of
+ * weights that were just measured, and of activations, 0.0055 of their size each (gguf_model_test.c),
+ * of the five trunk matrices and the four of experts that a number passes.  Independent errors add up in
+ * squares; twice that is allowed. */
+T_TEST(logits_are_those_of_the_numbers)
+{
+    T_BEGIN;
+    enum { N_VOCAB = 200, N_TOK = 9 };
+    static const char *const formats[][2] = {{"f32", "f32"}, {"int8", "int8"}, {"int4", "int8"}};
+    static float logits[3][N_TOK * N_VOCAB], plain[N_TOK * N_VOCAB];
+    for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {
+        const char *src = write_form(&forms[i]), *plain_src = write_plain();
+        for (int k = 0; k < 3; k++) {
+            const char *out = micro_path("a"), *plain_out = micro_path("b");
+            T_OK(micro_convert(src, out, formats[k][0], formats[k][1]));
+            T_OK(micro_convert(plain_src, plain_out, formats[k][0], formats[k][1]));
+            world_logits(out, N_VOCAB, N_TOK, logits[k]);
+            world_logits(plain_out, N_VOCAB, N_TOK, plain);
+            T_MEM(logits[k], plain, sizeof plain);
+            if (k > 0) {
+                double e[2];
+                measure(out, e);
+                const double is = world_apart(logits[0], logits[k], N_VOCAB, N_TOK);
+                const double may =
+                    2 * sqrt(9 * 0.0055 * 0.0055 + 5 * e[0] * e[0] + 4 * e[1] * e[1]);
+                print_message(
+                    "%s, %s: weights off by %.2g and %.2g %%, logits by %.2g of %.2g %%\n",
+                    forms[i].what, formats[k][0], 100 * e[0], 100 * e[1], 100 * is, 100 * may);
+                T_FLE(is, may);
+            }
+            coli__dir_remove(out);
+            coli__dir_remove(plain_out);
+        }
+    }
+    forget();
+}
+
 /* bf16 weights in a bf16 container are the same numbers. */
 T_TEST(bf16_stays_bf16)
 {
@@ -385,6 +479,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_form_comes_in),
+        cmocka_unit_test(logits_are_those_of_the_numbers),
         cmocka_unit_test(bf16_stays_bf16),
     };
     return cmocka_run_group_tests(tests, micro_setup, micro_teardown);
