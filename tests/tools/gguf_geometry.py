@@ -24,7 +24,7 @@ from gguf_fixtures import finish, gguf_name, random_blocks, to_checkpoint, write
 
 D, F = 2048, 512
 CONFIG = {"max_position_embeddings": 4096, "hidden_size": D, "num_attention_heads": 16, "head_dim": 256,
-          "rms_norm_eps": 1e-6,
+          "num_key_value_heads": 2, "rms_norm_eps": 1e-6,
           "rope_parameters": {"rope_theta": 1e7, "partial_rotary_factor": 0.25,
                               "mrope_section": [11, 11, 10]},
           "num_experts_per_tok": 8, "moe_intermediate_size": F,
@@ -34,8 +34,9 @@ CONFIG = {"max_position_embeddings": 4096, "hidden_size": D, "num_attention_head
 
 
 def config(n_layer, interval, n_expert):
-    heads = [2 if (i + 1) % interval == 0 else 0 for i in range(n_layer)]  # 0: DeltaNet
-    return {**CONFIG, "num_hidden_layers": n_layer, "num_key_value_heads": heads, "num_experts": n_expert}
+    """Every interval-th layer has attention, the others DeltaNet."""
+    return {**CONFIG, "num_hidden_layers": n_layer, "full_attention_interval": interval,
+            "num_experts": n_expert}
 
 
 def tensors(c, V):
@@ -48,7 +49,7 @@ def tensors(c, V):
         p = f"layers.{i}."
         yield p + "input_layernorm.weight", "F32", (D,)
         yield p + "post_attention_layernorm.weight", "F32", (D,)
-        if c["num_key_value_heads"][i] == 0:
+        if (i + 1) % c["full_attention_interval"]:
             yield p + "linear_attn.in_proj_qkv.weight", "Q8_0", (8192, D)
             yield p + "linear_attn.in_proj_z.weight", "Q8_0", (4096, D)
             yield p + "linear_attn.in_proj_b.weight", "Q8_0", (32, D)
@@ -78,7 +79,7 @@ def tensors(c, V):
 def write(path, c, n_vocab, expected=None):
     rng = np.random.default_rng(35)
     w = gguf.GGUFWriter(path, "qwen35moe")
-    write_metadata(w, c, None)
+    write_metadata(w, c, c["full_attention_interval"])
     for name, kind, shape in tensors(c, n_vocab):
         data = random_blocks(rng, kind, shape, scale=2.0 / shape[-1] ** 0.5)
         if name.endswith("A_log"):
