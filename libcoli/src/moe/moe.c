@@ -810,8 +810,8 @@ typedef struct job {
     coli__pool *pool;
     const coli__moe_layer *layer;
     uint32_t n_tok, n_block, n_block_shared;
-    uint32_t n_guess;   // rows of `inner` that guess
-    uint32_t first_run; // of `inner` and a part
+    uint32_t n_guess;            // rows of `inner` that guess
+    uint32_t first_run, end_run; // of `inner`; the first one of a part, too
     uint32_t n_part; // runs that `outer` multiplies and does not join; 0: all that are left, joined
     uint32_t first_left; // of `outer`: the runs before it are in `computed`
     uint32_t at_once;    // columns that a worker computes at once in `outer`
@@ -853,6 +853,26 @@ static void guess_row(const job *j, uint32_t t)
                              m->guess_w + at);
 }
 
+static coli__mat down_of(const job *j, uint32_t i)
+{
+    coli__mat gate, up, down;
+    expert_of(j, &j->m->runs[i], &gate, &up, &down);
+    return down;
+}
+
+/* What is read behind run i's last columns: the next run, or at the end what `outer` begins with. */
+static const uint8_t *behind_run(const job *j, uint32_t i, bool shared)
+{
+    const uint32_t next = shared ? j->first_run : i + 1;
+    coli__mat gate, up, down;
+    if (next >= j->end_run) {
+        down = down_of(j, j->first_run);
+        return coli__mat_panel(&down, 0);
+    }
+    expert_of(j, &j->m->runs[next], &gate, &up, &down);
+    return coli__mat_panel(&gate, 0);
+}
+
 static void inner_item(void *ctx, uint32_t item, uint32_t worker)
 {
     const job *j = ctx;
@@ -867,7 +887,8 @@ static void inner_item(void *ctx, uint32_t item, uint32_t worker)
     const bool shared = item < j->n_block_shared;
     coli__pool_phase(j->pool, worker, shared ? COLI_PHASE_SHARED : COLI_PHASE_EXPERTS);
     const uint32_t rest = shared ? 0 : item - j->n_block_shared;
-    const run r = m->runs[shared ? m->n_run - 1 : j->first_run + rest / j->n_block];
+    const uint32_t i_run = shared ? m->n_run - 1 : j->first_run + rest / j->n_block;
+    const run r = m->runs[i_run];
     const uint32_t block = shared ? item : rest % j->n_block;
     const uint32_t d_ff = shared ? m->d_ff_shared : m->d_ff;
     const uint32_t first = block * INNER, n = d_ff - first < INNER ? d_ff - first : INNER;
@@ -891,7 +912,8 @@ static void inner_item(void *ctx, uint32_t item, uint32_t worker)
         coli__acts_bind(&m->x, &args);
         m->k->matmul(&args);
         args.w = &up;
-        args.next = coli__mat_panel(&gate, args.panel_end); // the next item, likely this worker's
+        args.next = first + n < d_ff ? coli__mat_panel(&gate, args.panel_end)
+                                     : behind_run(j, i_run, shared); // likely this worker's, too
         args.y = u;
         coli__acts_bind(&m->x, &args);
         m->k->matmul(&args);
@@ -903,13 +925,6 @@ static void inner_item(void *ctx, uint32_t item, uint32_t worker)
                 coli__moe_reject(m, shared ? pair : m->pair_row[pair]);
         }
     }
-}
-
-static coli__mat down_of(const job *j, uint32_t i)
-{
-    coli__mat gate, up, down;
-    expert_of(j, &j->m->runs[i], &gate, &up, &down);
-    return down;
 }
 
 /* Columns [first, first+n) of the products of run i of [begin, end), whose matrix is *down; y has its
@@ -1039,6 +1054,7 @@ static void outer_items(void *ctx, uint32_t first, uint32_t end, uint32_t worker
 static void run_inner(job *j, uint32_t first_run, uint32_t n_run, uint32_t n_block_shared)
 {
     j->first_run = first_run;
+    j->end_run = first_run + n_run;
     j->n_block_shared = n_block_shared;
     coli__pool_run(j->pool, j->n_guess + n_block_shared + n_run * j->n_block, inner_item, j);
     j->n_guess = 0;
