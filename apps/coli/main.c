@@ -166,7 +166,8 @@ static const app_command commands[] = {
      .synopsis = "[options] [DIR | FILE]",
      .summary = "Check every byte of a container, or of a pack",
      .text =
-         "Reads all of it: checksums, scales, weights.  Exit code 0: all is well; 2: it is not.\n",
+         "Reads all of it: checksums, scales, weights, and whether tokenizer and settings can be\n"
+         "used.  Exit code 0: all is well, and the model opens; 2: it is not.\n",
      .examples = "  coli verify models/hummingbird\n"
                  "  coli verify qwen36-int4.tar\n"
                  "  coli verify qwen36-int4 && rm -r Qwen3.6-35B-A3B\n",

@@ -683,8 +683,8 @@ COLI_API coli_status coli_verify(const char *dir, coli_progress_fn progress, voi
  * Errors   as for coli_verify, and E_EXISTS. */
 COLI_API coli_status coli_pack(const char *dir, const char *file, coli_progress_fn progress,
                                void *user);
-/* Check every byte of such a file, and the container in it like coli_verify all but the tokenizer and the
- * settings, without unpacking it: it is read twice.  E_NOTFOUND, E_FORMAT or E_UNSUPPORTED (it is torn, no
+/* Check every byte of such a file, and the container in it like coli_verify, without unpacking it: it is
+ * read twice.  E_NOTFOUND, E_FORMAT or E_UNSUPPORTED (it is torn, no
  * pack, or one of a container that is not sound), E_CANCELLED, E_IO, E_NOMEM. */
 COLI_API coli_status coli_pack_verify(const char *file, coli_progress_fn progress, void *user);
 /* Make the container directory of such a file; all that coli_pack_verify checks is checked on the way.  `dir` must not exist and
