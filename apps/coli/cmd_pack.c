@@ -1,4 +1,6 @@
 /* cmd_pack.c - `coli pack` and `coli unpack`: a container as one file, and back. */
+#include <string.h>
+
 #include "coli/coli.h"
 #include "commands.h"
 #include "open_model.h"
@@ -13,6 +15,11 @@ static int carry(const app_settings *s, const char *verb, transport fn)
 {
     const char *from = s->args[0], *to = s->args[1];
     const bool packs = fn == coli_pack;
+    if (strcmp(packs ? to : from, "-") == 0) {
+        app_error("%s: a pack is a file, not a stream", verb);
+        app_hint("./- is a file of that name");
+        return APP_BAD;
+    }
     const int bad = app_check_out(verb, packs ? "FILE" : "DIR", to, !packs);
     if (bad != APP_OK) return bad;
     app_progress progress;

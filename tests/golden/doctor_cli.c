@@ -283,6 +283,12 @@ T_TEST(packs_on_the_command_line)
     o = RUN("coli", "", "pack", MODEL);
     EXPECT(o, o.code == 2);
     forget(&o);
+    o = RUN("coli", "", "pack", MODEL, "-");
+    EXPECT(o, o.code == 2 && has(o.err, "a pack is a file, not a stream\nhint: ./- is"));
+    forget(&o);
+    o = RUN("coli", "", "unpack", "-", other);
+    EXPECT(o, o.code == 2 && has(o.err, "unpack: a pack is a file, not a stream\n"));
+    forget(&o);
 }
 
 int main(void)

@@ -22,28 +22,34 @@ from gguf.quants import dequantize
 
 from gguf_fixtures import finish, gguf_name, random_blocks, to_checkpoint, write_metadata
 
-D, E, F, V = 2048, 8, 512, 512
-CONFIG = {"max_position_embeddings": 4096, "hidden_size": D, "num_hidden_layers": 2,
-          "num_attention_heads": 16, "num_key_value_heads": [0, 2], "head_dim": 256,
-          "rms_norm_eps": 1e-6,
+D, F = 2048, 512
+CONFIG = {"max_position_embeddings": 4096, "hidden_size": D, "num_attention_heads": 16, "head_dim": 256,
+          "num_key_value_heads": 2, "rms_norm_eps": 1e-6,
           "rope_parameters": {"rope_theta": 1e7, "partial_rotary_factor": 0.25,
                               "mrope_section": [11, 11, 10]},
-          "num_experts": E, "num_experts_per_tok": 8, "moe_intermediate_size": F,
+          "num_experts_per_tok": 8, "moe_intermediate_size": F,
           "shared_expert_intermediate_size": F, "linear_conv_kernel_dim": 4,
           "linear_key_head_dim": 128, "linear_num_key_heads": 16, "linear_num_value_heads": 32,
           "linear_value_head_dim": 128}
 
 
-def tensors():
+def config(n_layer, interval, n_expert):
+    """Every interval-th layer has attention, the others DeltaNet."""
+    return {**CONFIG, "num_hidden_layers": n_layer, "full_attention_interval": interval,
+            "num_experts": n_expert}
+
+
+def tensors(c, V):
     """(name in the checkpoint, kind, shape)"""
+    E = c["num_experts"]
     yield "embed_tokens.weight", "Q8_0", (V, D)
     yield "lm_head.weight", "Q8_0", (V, D)
     yield "norm.weight", "F32", (D,)
-    for i in range(2):
+    for i in range(c["num_hidden_layers"]):
         p = f"layers.{i}."
         yield p + "input_layernorm.weight", "F32", (D,)
         yield p + "post_attention_layernorm.weight", "F32", (D,)
-        if i == 0:
+        if (i + 1) % c["full_attention_interval"]:
             yield p + "linear_attn.in_proj_qkv.weight", "Q8_0", (8192, D)
             yield p + "linear_attn.in_proj_z.weight", "Q8_0", (4096, D)
             yield p + "linear_attn.in_proj_b.weight", "Q8_0", (32, D)
@@ -70,19 +76,18 @@ def tensors():
         yield p + "mlp.experts.down_proj", "Q4_0", (E, D, F)
 
 
-def write(path):
+def write(path, c, n_vocab, expected=None):
     rng = np.random.default_rng(35)
     w = gguf.GGUFWriter(path, "qwen35moe")
-    write_metadata(w, CONFIG, None)
-    expected = {}
-    for name, kind, shape in tensors():
+    write_metadata(w, c, c["full_attention_interval"])
+    for name, kind, shape in tensors(c, n_vocab):
         data = random_blocks(rng, kind, shape, scale=2.0 / shape[-1] ** 0.5)
         if name.endswith("A_log"):
             data = -np.abs(data) - np.float32(0.1)
         w.add_tensor(gguf_name(name), data, raw_dtype=None if kind == "F32" else Q[kind])
-        expected[name] = to_checkpoint(name, dequantize(data, Q[kind]).astype(np.float32), CONFIG)
-    finish(w)
-    return expected
+        if expected is not None:
+            expected[name] = to_checkpoint(name, dequantize(data, Q[kind]).astype(np.float32), c)
+    return w
 
 
 def matrix(data, fmt, n_out, n_in, scale_exp):
@@ -127,7 +132,8 @@ def read(directory):
 def main():
     with tempfile.TemporaryDirectory(dir=sys.argv[2] if len(sys.argv) > 2 else None) as scratch:
         scratch = Path(scratch)
-        expected = write(scratch / "pair.gguf")
+        expected = {}
+        finish(write(scratch / "pair.gguf", config(2, 2, 8), 512, expected))
         subprocess.run([sys.argv[1], "convert", scratch / "pair.gguf", scratch / "out"], check=True)
         found = read(scratch / "out")
     assert found.keys() == expected.keys(), found.keys() ^ expected.keys()
@@ -142,4 +148,5 @@ def main():
     print(f"{len(expected)} tensors, {n} weights: equal")
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -884,7 +884,7 @@ T_TEST(a_list_of_tensors_is_bounded)
     }
     const char *src = write_crowd(1500000, 7);
     T_EQ(convert_within(src, HEAP_IS_VISIBLE ? COLI_CONVERT_MEMORY_BYTES : 1ull << 60, message),
-         COLI_E_LIMIT);
+         COLI_E_FORMAT);
     T_TRUE(strstr(message, "crowd.safetensors: more than 262144 tensors") != NULL);
     coli__dir_remove(src);
 }

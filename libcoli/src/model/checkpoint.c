@@ -617,7 +617,7 @@ static coli_status check_expert_count(const coli__checkpoint *c)
     uint64_t n = 0;
     for (uint32_t i = 0; i < c->spec.n_expert_layer; i++) n += c->spec.experts[i].n_expert;
     if (n <= MAX_EXPERT) return COLI_OK;
-    return coli__fail(COLI_E_LIMIT, "%s: config.json asks for %llu experts, at most %d are read",
+    return coli__fail(COLI_E_FORMAT, "%s: config.json asks for %llu experts, at most %d are read",
                       c->dir, (unsigned long long)n, MAX_EXPERT);
 }
 

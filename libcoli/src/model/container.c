@@ -241,7 +241,7 @@ static coli_status imagine_tensors(coli__container *c, const coli__model_spec *s
         snprintf(t->name, sizeof t->name, "%s", s->name);
         t->mat = (coli__mat){NULL, s->n_out, s->n_in, imagined_format(spec, s, f), 0};
         if (!coli__ct_size_tensor(t))
-            return coli__fail(COLI_E_LIMIT, "tensor %s: is too large", s->name);
+            return coli__fail(COLI_E_FORMAT, "tensor %s: is too large", s->name);
         if (s->role == COLI_ROLE_VECTOR && t->n_bytes > longest) longest = t->n_bytes;
     }
     c->zeros = coli__alloc64((size_t)longest);
@@ -273,7 +273,7 @@ static coli_status imagine_experts(coli__container *c, const coli__model_spec *s
         x->down.fmt = imagined_expert_format(s, 2, f);
         x->gate.data = x->up.data = x->down.data = c->zeros;
         if (!coli__ct_size_experts(x))
-            return coli__fail(COLI_E_LIMIT, "experts of layer %u: are too large", s->layer);
+            return coli__fail(COLI_E_FORMAT, "experts of layer %u: are too large", s->layer);
     }
     return COLI_OK;
 }

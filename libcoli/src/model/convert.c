@@ -871,10 +871,10 @@ static coli_status need_tensor(converter *c, const coli__tensor_spec *s, const c
     coli__wfmt fmt = format_for(c, s, w);
     if (!coli__mat_bytes(fmt, s->n_out, s->n_in, &bytes, &panel) ||
         !add_out_bytes(c, CT_TENSOR_ALIGN, bytes))
-        return coli__fail(COLI_E_LIMIT, "tensor %s: is too large", s->name);
+        return coli__fail(COLI_E_FORMAT, "tensor %s: is too large", s->name);
     fmt.scale_f16 = false; // the larger of the two
     if (!coli__mat_bytes(fmt, s->n_out, s->n_in, &bytes, &panel))
-        return coli__fail(COLI_E_LIMIT, "tensor %s: is too large", s->name);
+        return coli__fail(COLI_E_FORMAT, "tensor %s: is too large", s->name);
     if (panel > n->step_bytes) n->step_bytes = panel;
     need_source(n, coli__weight_bytes(w) / n_panel_of(w->n_out));
     if (s->n_in > n->n_in_max) n->n_in_max = s->n_in;
@@ -888,7 +888,7 @@ static coli_status need_experts(converter *c, const coli__expert_spec *s, const 
     uint64_t block, largest, all;
     if (!expert_block(c, s, w, true, &block) || !coli__mul(block, s->n_expert, &all) ||
         !add_out_bytes(c, CT_EXPERTS_ALIGN, all) || !expert_block(c, s, w, false, &largest))
-        return coli__fail(COLI_E_LIMIT, "experts of layer %u: are too large", s->layer);
+        return coli__fail(COLI_E_FORMAT, "experts of layer %u: are too large", s->layer);
     if (largest > n->step_bytes) n->step_bytes = largest;
     need_source(n, expert_source_bytes(w));
     if (s->d_model > n->n_in_max) n->n_in_max = s->d_model;

@@ -419,7 +419,7 @@ static coli_status read_kind(cursor *c, coli__gguf_tensor *t)
 static coli_status read_tensor(cursor *c, coli__gguf *g)
 {
     if (g->n_tensor == COLI_GGUF_MAX_TENSOR)
-        return coli__fail(COLI_E_LIMIT, "%s: more than %d tensors, counting those of earlier parts",
+        return coli__fail(COLI_E_FORMAT, "%s: more than %d tensors, counting those of earlier parts",
                           c->path, COLI_GGUF_MAX_TENSOR);
     if (g->n_tensor == g->cap_tensor) {
         const size_t cap = g->cap_tensor ? 2 * g->cap_tensor : 256;

@@ -46,7 +46,7 @@ coli_status coli__gguf_json_text(coli__buf *out, coli__gguf_text text)
 static coli_status check_size(const coli__gguf *g, const coli__buf *out)
 {
     if (out->n_bytes <= JSON_MAX_BYTES) return COLI_OK;
-    return coli__fail(COLI_E_LIMIT, "%s: keys tokenizer.ggml.*: tokenizer.json would pass %d MiB",
+    return coli__fail(COLI_E_FORMAT, "%s: keys tokenizer.ggml.*: tokenizer.json would pass %d MiB",
                       coli__gguf_path(g), JSON_MAX_BYTES >> 20);
 }
 

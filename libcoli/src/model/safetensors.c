@@ -202,7 +202,7 @@ static coli_status take_names(const header *h, const char *name, const char *dty
 static coli_status read_entry(const header *h, const char *name, const json_t *entry, coli__st *st)
 {
     if (st->n_tensor == COLI_ST_MAX_TENSOR)
-        return coli__fail(COLI_E_LIMIT, "%s: more than %d tensors, counting those of earlier files",
+        return coli__fail(COLI_E_FORMAT, "%s: more than %d tensors, counting those of earlier files",
                           h->path, COLI_ST_MAX_TENSOR);
     if (st->n_tensor == st->cap_tensor) {
         const size_t cap = st->cap_tensor ? 2 * st->cap_tensor : 256;
