@@ -332,6 +332,7 @@ static void print_json(const coli_plan_result *p, bool can_start)
     put(o, "token_state_bytes", p->token_state_bytes);
     put(o, "token_kv_bytes", p->token_kv_bytes);
     json_object_set_new(o, "is_imagined", json_boolean(p->is_imagined));
+    json_object_set_new(o, "is_of_source", json_boolean(p->is_of_source));
     json_object_set_new(o, "measured", measured_json(p));
     json_object_set_new(o, "expected", expected_json(p));
     app_json_line(o);
@@ -363,7 +364,10 @@ static int choose_formats(const app_settings *s, formats *f)
 
 static void print_text(const coli_plan_result *p, bool can_start)
 {
-    if (p->is_imagined) printf("not converted yet: of config.json alone\n");
+    if (p->is_imagined)
+        printf("not converted yet: %s\n",
+               p->is_of_source ? "what converting would make of the tensors there are"
+                               : "of config.json alone");
     print_resident(p);
     print_memory(p);
     if (!can_start) return; // nothing will be anywhere
@@ -395,6 +399,8 @@ int cmd_plan(const app_settings *settings)
                                  .measure = !s.no_measure};
     coli_plan_result p = {.struct_size = sizeof p};
     const coli_status status = coli_plan_make(dir, &opts, &p);
+    if (status != COLI_OK && app_system_look(dir) == APP_PATH_FILE)
+        return app_fail_reading(status, dir, false); // that it can be converted is no advice here
     if (status != COLI_OK) return app_fail_opening(&s, status, dir);
     coli_system system = {.struct_size = sizeof system};
     if (coli_system_look(&system) != COLI_OK) return app_fail(COLI_E_INTERNAL);

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include "micro.h"
+#include "world.h"
 
 #include "coli/exact.h"
 #include "libcoli/src/model/merged.h"
@@ -274,6 +275,8 @@ T_TEST(what_a_format_holds_stays_as_it_is)
                 fail_msg("%s\nnot in %s", cases[i].said[j], notes);
         T_TRUE(strstr(notes, "F16 to f32: ") != NULL);
         micro_compare_all(out, src); // and the dense ones, f32
+        const coli_plan_opts plan = {.trunk = "f32"};
+        world_planned_alike(src, out, &plan);
         coli__dir_remove(out);
     }
 }

@@ -852,7 +852,7 @@ typedef struct coli_plan_result {
     /* What a token reads of weights, if it used all experts alike. */
     uint64_t token_vram_bytes, token_ram_bytes, token_disk_bytes;
     uint64_t vram_trunk_bytes; /* that dense matrices take of devices; they stay in memory, too */
-    bool is_imagined; /* there is no container: what converting the model of config.json would make */
+    bool is_imagined; /* there is no container: what converting the model would make */
     /* Parts of token_ram_bytes; and what comes on top: the recurrent part of a conversation, read and
      * written; its keys and values when the context is full. */
     uint64_t token_trunk_bytes, token_head_bytes, token_expert_ram_bytes;
@@ -876,6 +876,9 @@ typedef struct coli_plan_result {
      * would have room, 0: it has, or no shorter one is enough. */
     uint32_t n_ctx_least;
     uint64_t least_bytes;
+    /* is_imagined, and formats are those that converting would choose for the tensors that are there: of a
+     * GGUF file, or a container of merged experts. */
+    bool is_of_source;
 } coli_plan_result;
 
 typedef enum coli_bound {
@@ -898,8 +901,9 @@ typedef struct coli_plan_opts {
     uint32_t struct_size;
     const coli_model_opts *model;     /* NULL: all defaults */
     const coli_session_opts *session; /* likewise */
-    /* Where dir has a config.json and no model.coli: the formats it would be converted to, as for
-     * coli_convert; NULL: int4, int8.  E_INVALID for a container, which has its formats. */
+    /* Where dir has a config.json and no model.coli, or is a GGUF file or a container of merged experts:
+     * the formats it would be converted to, as for coli_convert; NULL: int4, int8, or what coli_convert
+     * chooses by what the source holds.  E_INVALID for a container, which has its formats. */
     const char *experts, *trunk;
     bool measure; /* also how fast this machine is, and what speed to expect; a second or two */
     const char *recipe; /* of such a model, as for coli_convert; NULL: the formats alone count */
