@@ -913,11 +913,18 @@ static void give_memory_back(converter *c)
 
 /* -- the journal ------------------------------------------------------------------------------- */
 
+static coli_status check_imatrix(const converter *c)
+{
+    return c->imatrix ? coli__imatrix_check_whole(c->imatrix) : COLI_OK;
+}
+
 static coli_status tell(converter *c)
 {
     const uint64_t limit = c->args->tell_bytes ? c->args->tell_bytes : TELL_BYTES;
     const uint64_t n_bytes = coli__ct_writer_offset(c->writer);
     if (n_bytes - c->told_bytes < limit) return COLI_OK;
+    COLI_TRY(
+        check_imatrix(c)); // what was made with a torn one is worthless: nothing may go on with it
     coli__buf lines = {0};
     coli_status status = coli__ct_writer_tell(c->writer, &lines);
     if (status == COLI_OK) status = coli__job_tell(&c->job, &lines);
@@ -1070,10 +1077,8 @@ static coli_status write_all(converter *c, const char *facts)
     if (status == COLI_OK) status = check_result(c->out_dir);
     coli__ct_writer_abandon(c->writer);
     c->writer = NULL;
-    const coli_status whole = c->imatrix ? coli__imatrix_check_whole(c->imatrix) : COLI_OK;
-    if (whole == COLI_OK) return status;
-    c->job.has_told = false; // what was made with it is worthless: nothing may go on with that
-    return whole;
+    const coli_status whole = check_imatrix(c);
+    return whole == COLI_OK ? status : whole;
 }
 
 /* The last name.  Where the journal could not be held until then, what has it is looked at again. */
