@@ -397,6 +397,22 @@ T_TEST(where_numbers_come_from)
     coli__dir_remove(out);
 }
 
+/* As people call it: nothing beside config.hf.json is needed to find the config. */
+T_TEST(the_original_config_is_enough)
+{
+    T_BEGIN;
+    make(false, false, 64, 0);
+    const char *src = write_container(), *out = micro_path("merged");
+    T_OK(coli__path_rename(micro_path("merged.src/config.json"),
+                           micro_path("merged.src/config.hf.json")));
+    T_OK(coli_convert(src, out, NULL));
+    const coli_plan_opts plan = {.recipe = NULL};
+    world_planned_alike(src, out, &plan);
+    compare_experts(out);
+    coli__dir_remove(out);
+    coli__dir_remove(src);
+}
+
 /* The worked example of the format's page. */
 T_TEST(the_worked_record)
 {
@@ -479,6 +495,48 @@ T_TEST(records_that_are_none)
     refused(COLI_E_FORMAT, "look like value + 8");
 }
 
+/* A tensor of codes and one of scales for each matrix: they are of another family, whose name is said;
+ * and where somebody wrote this family's name above them, the first such tensor is. */
+T_TEST(a_scale_tensor_per_matrix)
+{
+    T_BEGIN;
+    static const char *const parts[] = {"gate", "up", "down"};
+    for (int form = 0; form < 3; form++) { // of the other family; renamed, int4; renamed, int8
+        make(false, false, 64, 0);
+        for (uint32_t i = k.m.n; i-- > 0;)
+            if (strstr(k.m.tensors[i].name, ".merged_weight")) {
+                char name[160];
+                snprintf(name, sizeof name, "%s", k.m.tensors[i].name);
+                micro_drop(&k.m, name);
+            }
+        for (uint32_t i = 0; i < N_LAYER * N_EXPERT * 3; i++) {
+            const int part = (int)i % 3;
+            const uint64_t code[] = {n_row_of(part), n_col_of(part)}, half[] = {N_ONE / 2},
+                           scale[] = {N_ONE / 64};
+            char name[160];
+            snprintf(name, sizeof name, "model.layers.%u.mlp.experts.%u.%s_proj.weight",
+                     i / 3 / N_EXPERT, i / 3 % N_EXPERT, parts[part]);
+            micro_random(&k.m, name, COLI_DT_U8, form == 2 ? 2 : 1, form == 2 ? code : half);
+            strcat(name, ".qs");
+            micro_random(&k.m, name, COLI_DT_F32, 1, scale);
+        }
+        const char *src = write_container(), *out = micro_path("bad");
+        coli__file_remove(micro_path("merged.src/qwen36_meta.json"));
+        char glm[sizeof config + 32];
+        snprintf(glm, sizeof glm, "{\"model_type\":\"glm4_moe\"%s", strchr(config, ','));
+        if (form == 0) micro_text(micro_path("merged.src/config.json"), glm);
+        if (form == 0)
+            T_FAILS(convert(src, out, NULL), COLI_E_UNSUPPORTED,
+                    "model_type glm4_moe is not a known family");
+        else if (form == 1)
+            T_FAILS(convert(src, out, NULL), COLI_E_FORMAT,
+                    "experts.0.gate_proj.weight: expected the shape [192, 128], found [12288]");
+        else
+            T_FAILS(convert(src, out, NULL), COLI_E_UNSUPPORTED, "experts.0.gate_proj.weight: ");
+        T_TRUE(!coli__path_exists(out) && !coli__path_exists(micro_path("bad.partial")));
+    }
+}
+
 T_TEST(scales_that_are_none)
 {
     T_BEGIN;
@@ -531,8 +589,10 @@ int main(void)
         cmocka_unit_test(the_ends_of_the_range),
         cmocka_unit_test(norms_that_hold_one_plus_w),
         cmocka_unit_test(where_numbers_come_from),
+        cmocka_unit_test(the_original_config_is_enough),
         cmocka_unit_test(the_worked_record),
         cmocka_unit_test(records_that_are_none),
+        cmocka_unit_test(a_scale_tensor_per_matrix),
         cmocka_unit_test(scales_that_are_none),
         cmocka_unit_test(metadata_that_is_of_another_model),
     };

@@ -3,6 +3,7 @@
 
 #include "../model/chat_template.h"
 #include "../model/convert.h"
+#include "../model/merged.h"
 #include "../model/pack.h"
 #include "../model/safetensors.h"
 #include "../model/synth.h"
@@ -141,13 +142,28 @@ static coli_status check_companions(const char *dir, const json_t *config)
     return COLI_OK;
 }
 
+/* config.json, or what a container of merged experts has in its place. */
+static coli_status read_config(const char *src, const char *path, json_t **config)
+{
+    coli__buf text = {0};
+    coli__merged merged;
+    *config = NULL;
+    coli_status status = coli__merged_open(src, &text, &merged);
+    if (status == COLI_OK && !merged.is)
+        status = coli__file_read(path, COLI_CONFIG_MAX_BYTES, &text);
+    if (status == COLI_OK)
+        status = coli__json_parse_small(path, text.data ? text.data : "", text.n_bytes,
+                                        COLI_CONFIG_MAX_DEPTH, config);
+    coli__buf_finish(&text);
+    return status;
+}
+
 static coli_status check_files(const char *src)
 {
     char *path;
     json_t *config;
     COLI_TRY(coli__path_join(src, "config.json", &path));
-    coli_status status =
-        coli__json_read(path, COLI_CONFIG_MAX_BYTES, COLI_CONFIG_MAX_DEPTH, &config);
+    coli_status status = read_config(src, path, &config);
     coli__free(path);
     if (status == COLI_OK) status = check_companions(src, config);
     json_decref(config);
