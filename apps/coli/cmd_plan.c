@@ -378,6 +378,16 @@ static void print_text(const coli_plan_result *p, bool can_start)
     print_expected(p);
 }
 
+/* A GGUF file's fault is its own; another file may be the model's, or a pack of one. */
+static int fail_file(coli_status status, const char *path)
+{
+    const bool is_other = strstr(coli_error_message(), "is no GGUF file") != NULL;
+    const int code = app_fail_reading(status, path, false);
+    if (is_other)
+        app_hint("a model is a directory; of a pack `coli unpack %s DIR` makes one", path);
+    return code;
+}
+
 int cmd_plan(const app_settings *settings)
 {
     app_settings s;
@@ -399,8 +409,7 @@ int cmd_plan(const app_settings *settings)
                                  .measure = !s.no_measure};
     coli_plan_result p = {.struct_size = sizeof p};
     const coli_status status = coli_plan_make(dir, &opts, &p);
-    if (status != COLI_OK && app_system_look(dir) == APP_PATH_FILE)
-        return app_fail_reading(status, dir, false); // that it can be converted is no advice here
+    if (status != COLI_OK && app_system_look(dir) == APP_PATH_FILE) return fail_file(status, dir);
     if (status != COLI_OK) return app_fail_opening(&s, status, dir);
     coli_system system = {.struct_size = sizeof system};
     if (coli_system_look(&system) != COLI_OK) return app_fail(COLI_E_INTERNAL);

@@ -141,7 +141,22 @@ T_TEST(what_is_no_model_of_ours)
     forget(&o);
     o = RUN("coli", "", "plan", TEST_FIXTURES "/gguf/README.md", "--no-measure");
     EXPECT(o, o.code == 2);
-    EXPECT(o, has(o.err, "README.md: is no GGUF file") && !has(o.err, "hint: "));
+    EXPECT(o, has(o.err, "README.md: is no GGUF file"));
+    EXPECT(o, has(o.err, "hint: a model is a directory; of a pack `coli unpack "));
+    forget(&o);
+    o = RUN("coli", "", "plan", TEST_FIXTURES "/gguf/kinds.gguf", "--no-measure");
+    EXPECT(o, o.code == 2);
+    EXPECT(o, has(o.err, "is not a known family") && !has(o.err, "hint: "));
+    forget(&o);
+    // containers that others made, and packs
+    const char *dir = scratch_path("others"), *meta = scratch_path("others/qwen36_meta.json");
+    T_EQ(mkdir(dir, 0700), 0);
+    spill(meta, "{}", 2);
+    o = RUN("coli", "", "info", dir);
+    EXPECT(o, o.code == 2 && has(o.err, "hint: that is a container of another engine: `coli conv"));
+    forget(&o);
+    o = RUN("coli", "", "info", TEST_FIXTURES "/gguf/README.md");
+    EXPECT(o, o.code == 2 && has(o.err, "hint: a model is a directory; of a pack `coli unpack "));
     forget(&o);
     o = RUN("coli", "", "run", "--model", MIX, "hello");
     EXPECT(o, o.code == 2);
