@@ -666,9 +666,10 @@ typedef struct coli_convert_opts {
  * must not exist and appears only when complete.  A process that is killed leaves "<out>.partial"; the
  * same call goes on with it, any other begins anew, and a note says which.
  * Errors   E_NOTFOUND, E_FORMAT (a file is malformed or a tensor missing: names file and tensor),
- *          E_NUMERIC (a weight is no number or too large for the format), E_UNSUPPORTED, E_EXISTS,
- *          E_LIMIT (what does not fit the memory below, or the disk: nothing was written), E_EXISTS also
- *          while another process converts to `out`, E_CANCELLED, E_IO, E_NOMEM.
+ *          E_NUMERIC (a weight is no number or too large for the format), E_UNSUPPORTED (also matrices
+ *          that would not fit the memory below), E_EXISTS,
+ *          E_LIMIT (what does not fit the disk: nothing was written), E_EXISTS also while another process
+ *          converts to `out`, E_CANCELLED, E_IO, E_NOMEM.
  * Cost     memory: at most 256 MiB, mapped files included; time: that of reading it twice, and some
  *          40 ns of one thread for each weight that becomes int4, 120 for int8. */
 COLI_API coli_status coli_convert(const char *src, const char *out, const coli_convert_opts *opts);
@@ -710,7 +711,7 @@ typedef struct coli_synth_opts {
  * text, and what it answers means nothing; activations and logits stay in range.  The same options
  * give the same bytes, whatever n_threads.  `out` must not exist and appears only when complete.
  * Errors   E_INVALID (an unknown geometry, skew out of range), E_FORMAT (a weight format, or
- *          dimensions that no model can have), E_EXISTS, E_LIMIT, E_CANCELLED, E_IO, E_NOMEM.
+ *          dimensions that no model can have, or too large to be made), E_EXISTS, E_CANCELLED, E_IO, E_NOMEM.
  * Cost     memory: 32 MiB, or one expert if that is larger; time: about that of writing the file. */
 COLI_API coli_status coli_synth(const char *out, const coli_synth_opts *opts);
 
@@ -1056,8 +1057,9 @@ typedef struct coli_tasks_opts {
 
 /* Read a file, or those of a directory in the order of their names: *.jsonl, an item per line, and
  * *.txt, a text that is cut into pieces of 512 tokens (docs/quality.md).
- * Errors   E_NOTFOUND, E_FORMAT (names file and line), E_LIMIT (an item is longer than the model's
- *          longest context), E_UNSUPPORTED (the model has no tokenizer), E_IO, E_NOMEM. */
+ * Errors   E_NOTFOUND, E_FORMAT (names file and line; also an item that is longer than the model's
+ *          longest context, and more items than are read), E_UNSUPPORTED (the model has no tokenizer), E_IO,
+ *          E_NOMEM. */
 COLI_API coli_status coli_tasks_open(const char *path, const coli_model *model,
                                      const coli_tasks_opts *opts, coli_tasks **out);
 /* They may outlive the model.  Scores of them must have been freed. */

@@ -51,8 +51,8 @@ typedef struct coli__formats {
 
 /* What converting would make of a model with this config (a new reference is taken), in these formats:
  * names, formats and sizes are right, vectors are zeros, and no other weights may be read.  For whoever
- * wants to know how large it will be.  E_FORMAT (a recipe that is not for this model), E_LIMIT,
- * E_NOMEM. */
+ * wants to know how large it will be.  E_FORMAT (a recipe that is not for this model; sizes
+ * beyond all bounds), E_NOMEM. */
 coli_status coli__container_imagine(const char *dir, const char *engine, json_t *config,
                                     const coli__model_spec *spec, const coli__formats *formats,
                                     coli__container **out);

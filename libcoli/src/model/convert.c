@@ -856,7 +856,7 @@ static coli_status plan_memory(converter *c)
     const uint64_t all = lists + n.step_bytes + n.source_bytes + n.worker_bytes;
     if (all > COLI_CONVERT_MEMORY_BYTES)
         return coli__fail(
-            COLI_E_LIMIT,
+            COLI_E_UNSUPPORTED,
             "converting would need %llu MiB of memory (%llu for one expert or 16 rows, %llu for "
             "their source, %llu to read 16 rows, %llu for lists), at most %d are used",
             (unsigned long long)(all >> 20), (unsigned long long)(n.step_bytes >> 20),
