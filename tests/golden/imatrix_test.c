@@ -535,8 +535,9 @@ T_TEST(a_torn_imatrix_a_kill_and_the_next_attempt)
     T_BEGIN;
     coli__buf imatrix, expected, made;
     struct stat was;
-    const char *file = strdup(scratch("torn")), *out = strdup(scratch("torn.out")),
-               *partial = strdup(scratch("torn.out.partial"));
+    char *file = world_path(world_scratch(), "torn"),
+         *out = world_path(world_scratch(), "torn.out"),
+         *partial = world_path(world_scratch(), "torn.out.partial");
     T_OK(coli__file_read(scratch("tiny.imatrix"), UINT32_MAX, &imatrix));
     T_OK(coli__file_replace(file, imatrix.data, imatrix.n_bytes));
     T_EQ(stat(file, &was), 0);
@@ -570,6 +571,9 @@ T_TEST(a_torn_imatrix_a_kill_and_the_next_attempt)
     T_GE(n_went_on, 6);
     coli__buf_finish(&imatrix);
     coli__buf_finish(&expected);
+    free(file);
+    free(out);
+    free(partial);
 }
 
 int main(void)
