@@ -332,6 +332,7 @@ static void print_json(const coli_plan_result *p, bool can_start)
     put(o, "token_state_bytes", p->token_state_bytes);
     put(o, "token_kv_bytes", p->token_kv_bytes);
     json_object_set_new(o, "is_imagined", json_boolean(p->is_imagined));
+    json_object_set_new(o, "is_of_source", json_boolean(p->is_of_source));
     json_object_set_new(o, "measured", measured_json(p));
     json_object_set_new(o, "expected", expected_json(p));
     app_json_line(o);
@@ -363,7 +364,10 @@ static int choose_formats(const app_settings *s, formats *f)
 
 static void print_text(const coli_plan_result *p, bool can_start)
 {
-    if (p->is_imagined) printf("not converted yet: of config.json alone\n");
+    if (p->is_imagined)
+        printf("not converted yet: %s\n",
+               p->is_of_source ? "what converting would make of the tensors there are"
+                               : "of config.json alone");
     print_resident(p);
     print_memory(p);
     if (!can_start) return; // nothing will be anywhere
@@ -372,6 +376,16 @@ static void print_text(const coli_plan_result *p, bool can_start)
     if (p->ram_gb_s_max <= 0) return;
     print_measured(p);
     print_expected(p);
+}
+
+/* A GGUF file's fault is its own; another file may be the model's, or a pack of one. */
+static int fail_file(coli_status status, const char *path)
+{
+    const bool is_other = strstr(coli_error_message(), "is no GGUF file") != NULL;
+    const int code = app_fail_reading(status, path, false);
+    if (is_other)
+        app_hint("a model is a directory; of a pack `coli unpack %s DIR` makes one", path);
+    return code;
 }
 
 int cmd_plan(const app_settings *settings)
@@ -395,6 +409,7 @@ int cmd_plan(const app_settings *settings)
                                  .measure = !s.no_measure};
     coli_plan_result p = {.struct_size = sizeof p};
     const coli_status status = coli_plan_make(dir, &opts, &p);
+    if (status != COLI_OK && app_system_look(dir) == APP_PATH_FILE) return fail_file(status, dir);
     if (status != COLI_OK) return app_fail_opening(&s, status, dir);
     coli_system system = {.struct_size = sizeof system};
     if (coli_system_look(&system) != COLI_OK) return app_fail(COLI_E_INTERNAL);

@@ -175,8 +175,10 @@ static void say_error(report *r, const app_settings *s)
         free(all);
         all = longer;
     }
-    say(r, "error");
-    say(r, "  %s", all);
+    if (all[strspn(all, " \t\r\n")]) {
+        say(r, "error");
+        say(r, "  %s", all);
+    }
     free(all);
 }
 

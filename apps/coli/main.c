@@ -57,7 +57,7 @@ static const app_command commands[] = {
      .run = cmd_info},
     {.name = "plan",
      .bit = APP_PLAN,
-     .synopsis = "[options] [DIR]",
+     .synopsis = "[options] [DIR | FILE]",
      .summary = "Tell what would sit where, whether memory is enough, and how fast it would be",
      .text = "Nothing is loaded: sizes are read off the model's tables, and devices are asked how "
              "much memory they\n"
@@ -65,11 +65,14 @@ static const app_command commands[] = {
              "plans for one that\n"
              "is bought tomorrow.  A directory with a config.json alone is planned as if it had been "
              "converted to\n"
-             "--experts and --trunk.  In a second or two it measures memory, disk and devices, and says "
-             "what speed to\n"
-             "expect.  Exit code 0: it can run; 1: memory is not enough, and what to change.\n",
+             "--experts and --trunk, and so is a GGUF file, by the tensors that it has.  In a second or two "
+             "it measures\n"
+             "memory, disk and devices, and says what speed to expect.  Exit code 0: it can run; 1: memory "
+             "is not\n"
+             "enough, and what to change.\n",
      .examples = "  coli plan\n"
                  "  coli plan Qwen3.6-35B-A3B --experts int8\n"
+                 "  coli plan Qwen3.6-35B-A3B-Q4_K_M.gguf\n"
                  "  coli plan qwen36-int4 --ctx 16384\n"
                  "  coli plan qwen36-int4 --vram 8GiB --json\n"
                  "  coli plan qwen36-int4 && coli chat --model qwen36-int4\n",
@@ -166,7 +169,8 @@ static const app_command commands[] = {
      .synopsis = "[options] [DIR | FILE]",
      .summary = "Check every byte of a container, or of a pack",
      .text =
-         "Reads all of it: checksums, scales, weights.  Exit code 0: all is well; 2: it is not.\n",
+         "Reads all of it: checksums, scales, weights, and whether tokenizer and settings can be\n"
+         "used.  Exit code 0: all is well, and the model opens; 2: it is not.\n",
      .examples = "  coli verify models/hummingbird\n"
                  "  coli verify qwen36-int4.tar\n"
                  "  coli verify qwen36-int4 && rm -r Qwen3.6-35B-A3B\n",

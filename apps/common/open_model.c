@@ -62,6 +62,14 @@ static bool is_checkpoint(const char *dir)
     return false;
 }
 
+/* So is someone who has a container of merged experts. */
+static bool is_merged(const char *dir)
+{
+    char path[APP_MAX_PATH];
+    return (size_t)snprintf(path, sizeof path, "%s/qwen36_meta.json", dir) < sizeof path &&
+           app_system_look(path) == APP_PATH_FILE;
+}
+
 /* What a killed `coli convert` leaves at OUT.partial. */
 static bool has_partial(const char *out)
 {
@@ -290,6 +298,11 @@ bool app_is_backend_failure(const app_settings *s, coli_status status)
 char *app_opening_advice(const app_settings *s, coli_status status, const char *dir)
 {
     if (app_is_backend_failure(s, status)) return backend_advice(s->backend);
+    if (status == COLI_E_NOTFOUND && is_merged(dir))
+        return app_format(
+            "that is a container of another engine: `coli convert %s OUT` makes one of "
+            "coli's of it",
+            dir);
     if (status == COLI_E_NOTFOUND && is_checkpoint(dir))
         return app_format(
             "that is a Hugging Face checkpoint: `coli convert %s OUT` makes a container of it",
@@ -305,6 +318,8 @@ char *app_opening_advice(const app_settings *s, coli_status status, const char *
     if (is_gguf(dir))
         return app_format("that is a GGUF file: `coli convert %s OUT` makes a container of it",
                           dir);
+    if (app_system_look(dir) == APP_PATH_FILE)
+        return app_format("a model is a directory; of a pack `coli unpack %s DIR` makes one", dir);
     if (status == COLI_E_NOTFOUND && s->from[APP_OPT_MODEL] == APP_FROM_ENVIRONMENT)
         return app_format("the path comes from COLI_MODEL");
     return NULL;

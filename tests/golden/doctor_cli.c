@@ -153,6 +153,9 @@ T_TEST(a_report_says_what_is_needed)
     EXPECT(o, has(o.out, "  --ctx 2048 (CTX)\n") && has(o.out, "  --kv f32 (command line)\n"));
     EXPECT(o, has(o.out, "\nerror\n  it broke\n"));
     forget(&o);
+    o = RUN("coli", "", "report", "--backend", "none", "", " "); // no words are no error
+    EXPECT(o, o.code == 0 && !has(o.out, "error"));
+    forget(&o);
     o = RUN("coli", "", "report", "--model", "/nonexistent/model");
     EXPECT(o, o.code == 0 && has(o.out, "\n  cannot be opened: .../model"));
     forget(&o);

@@ -26,6 +26,24 @@ T_TEST(converts_and_says_what_became_of_it)
     forget(&o);
 }
 
+/* Before it is converted: the same numbers, and a first line that says so. */
+T_TEST(plans_what_converting_would_make)
+{
+    T_BEGIN;
+    const char *out = scratch_path("planned");
+    outcome o = RUN("coli", "", "convert", MIX, out);
+    EXPECT(o, o.code == 0);
+    forget(&o);
+    o = RUN("coli", "", "plan", MIX, "--backend", "none", "--no-measure");
+    outcome made = RUN("coli", "", "plan", out, "--backend", "none", "--no-measure");
+    EXPECT(o, o.code == 0 && made.code == 0);
+    EXPECT(o, has(o.out, "not converted yet: what converting would make"));
+    const char *a = strstr(o.out, "in memory, "), *b = strstr(o.out, "memory that can be taken");
+    EXPECT(o, a && b && b > a && strncmp(a, made.out, (size_t)(b - a)) == 0);
+    forget(&o);
+    forget(&made);
+}
+
 /* Only the padding behind the last tensor can be missing: then the file is whole. */
 T_TEST(a_torn_file_is_refused)
 {
@@ -121,6 +139,25 @@ T_TEST(what_is_no_model_of_ours)
     EXPECT(o, o.code == 2);
     EXPECT(o, has(o.err, "README.md: is no GGUF file"));
     forget(&o);
+    o = RUN("coli", "", "plan", TEST_FIXTURES "/gguf/README.md", "--no-measure");
+    EXPECT(o, o.code == 2);
+    EXPECT(o, has(o.err, "README.md: is no GGUF file"));
+    EXPECT(o, has(o.err, "hint: a model is a directory; of a pack `coli unpack "));
+    forget(&o);
+    o = RUN("coli", "", "plan", TEST_FIXTURES "/gguf/kinds.gguf", "--no-measure");
+    EXPECT(o, o.code == 2);
+    EXPECT(o, has(o.err, "is not a known family") && !has(o.err, "hint: "));
+    forget(&o);
+    // containers that others made, and packs
+    const char *dir = scratch_path("others"), *meta = scratch_path("others/qwen36_meta.json");
+    T_EQ(mkdir(dir, 0700), 0);
+    spill(meta, "{}", 2);
+    o = RUN("coli", "", "info", dir);
+    EXPECT(o, o.code == 2 && has(o.err, "hint: that is a container of another engine: `coli conv"));
+    forget(&o);
+    o = RUN("coli", "", "info", TEST_FIXTURES "/gguf/README.md");
+    EXPECT(o, o.code == 2 && has(o.err, "hint: a model is a directory; of a pack `coli unpack "));
+    forget(&o);
     o = RUN("coli", "", "run", "--model", MIX, "hello");
     EXPECT(o, o.code == 2);
     EXPECT(o, has(o.err, "that is a GGUF file: `coli convert "));
@@ -131,6 +168,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(converts_and_says_what_became_of_it),
+        cmocka_unit_test(plans_what_converting_would_make),
         cmocka_unit_test(a_torn_file_is_refused),
         cmocka_unit_test(what_the_fuzzer_has),
         cmocka_unit_test(parts_that_do_not_belong_together),

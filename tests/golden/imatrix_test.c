@@ -1,13 +1,18 @@
 /* imatrix_test.c - what matrices are multiplied with, added up over texts: whether the sums are right, the
  * same however they are made, and what the converter does with them; and files that are none. */
+#include <fcntl.h>
 #include <signal.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include <xxhash.h>
 
 #include "world.h"
 
 #include "libcoli/src/base/memory.h"
+#include "engines/engine.h"
 #include "libcoli/src/model/container.h"
+#include "libcoli/src/model/convert.h"
 #include "libcoli/src/model/imatrix.h"
 #include "libcoli/src/model/imatrix_format.h"
 #include "libcoli/src/run/session.h"
@@ -485,6 +490,102 @@ T_TEST(an_imatrix_that_shrinks)
     T_TRUE(!coli__path_exists(scratch("shrunk")) && !coli__path_exists(scratch("shrunk.partial")));
 }
 
+/* What is synced is not what is tested, and a busy disk takes its time. */
+static int no_sync(int fd)
+{
+    (void)fd;
+    return 0;
+}
+
+/* A conversion whose imatrix is torn at one moment and which is killed at a later one. */
+typedef struct torn_job {
+    coli__convert_args args;
+    int n_left_torn, n_left_killed;
+} torn_job;
+
+static bool tear_and_die(void *user, const char *what, uint64_t done, uint64_t total)
+{
+    (void)what, (void)done, (void)total;
+    torn_job *job = user;
+    if (job->n_left_torn-- == 0 && truncate(job->args.imatrix, 0) != 0) _exit(1);
+    if (job->n_left_killed-- == 0) kill(getpid(), SIGKILL);
+    return true;
+}
+
+static void convert_in_child(torn_job *job)
+{
+    fflush(NULL);
+    const pid_t pid = fork();
+    T_GE(pid, 0);
+    if (pid == 0) {
+        if (sigaction(SIGBUS, &guard, NULL) != 0) _exit(1);
+        coli__convert(&job->args);
+        _exit(0);
+    }
+    int how;
+    T_EQ(waitpid(pid, &how, 0), pid);
+    T_TRUE(WIFSIGNALED(how) ? WTERMSIG(how) == SIGKILL : WEXITSTATUS(how) == 0);
+}
+
+/* As a copy that keeps the time, or a disk that answers again, brings it back. */
+static void bring_back(const char *file, const coli__buf *bytes, const struct stat *was)
+{
+    const struct timespec times[2] = {was->st_atim, was->st_mtim};
+    T_OK(coli__file_replace(file, bytes->data, bytes->n_bytes));
+    T_EQ(utimensat(AT_FDCWD, file, times, 0), 0);
+}
+
+/* What was made with zeros in an imatrix's place is not in the journal, however the process ends: the same
+ * conversion with the file as it was makes the container that an undisturbed one makes. */
+T_TEST(a_torn_imatrix_a_kill_and_the_next_attempt)
+{
+    T_BEGIN;
+    coli__buf imatrix, expected, made;
+    struct stat was;
+    char *file = world_path(world_scratch(), "torn"),
+         *out = world_path(world_scratch(), "torn.out"),
+         *partial = world_path(world_scratch(), "torn.out.partial");
+    T_OK(coli__file_read(scratch("tiny.imatrix"), UINT32_MAX, &imatrix));
+    T_OK(coli__file_replace(file, imatrix.data, imatrix.n_bytes));
+    T_EQ(stat(file, &was), 0);
+    const coli__convert_args plain = {.src = TEST_FIXTURES "/qwen36-tiny-c",
+                                      .out = out,
+                                      .describe = coli__engine_describe,
+                                      .n_thread = 1,
+                                      .tell_bytes = 1,
+                                      .imatrix = file,
+                                      .experts = {COLI_W_I4, 64, false, true},
+                                      .trunk = {COLI_W_I4, 64, false, true}};
+    T_OK(coli__convert(&plain));
+    expected = model_of(out);
+    coli__dir_remove(out);
+    int n_went_on = 0;
+    const coli__sys calls = coli__sys_calls;
+    coli__sys_calls.fsync = no_sync;
+    for (int torn = 3; torn < 60; torn += 14)
+        for (int later = 1; later < 20; later += 6) {
+            torn_job job = {plain, torn, torn + later};
+            job.args.progress = tear_and_die;
+            job.args.user = &job;
+            convert_in_child(&job);
+            n_went_on += coli__path_exists(partial);
+            bring_back(file, &imatrix, &was);
+            if (!coli__path_exists(out)) T_OK(coli__convert(&plain));
+            made = model_of(out);
+            T_EQ(made.n_bytes, expected.n_bytes);
+            T_MEM(made.data, expected.data, expected.n_bytes);
+            coli__buf_finish(&made);
+            coli__dir_remove(out);
+        }
+    coli__sys_calls = calls;
+    T_GE(n_went_on, 6);
+    coli__buf_finish(&imatrix);
+    coli__buf_finish(&expected);
+    free(file);
+    free(out);
+    free(partial);
+}
+
 int main(void)
 {
     coli__map map;
@@ -501,6 +602,7 @@ int main(void)
         cmocka_unit_test(files_that_are_none),
         cmocka_unit_test(the_converter_uses_it),
         cmocka_unit_test(an_imatrix_that_shrinks),
+        cmocka_unit_test(a_torn_imatrix_a_kill_and_the_next_attempt),
     };
     return cmocka_run_group_tests(tests, NULL, world_teardown);
 }

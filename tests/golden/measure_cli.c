@@ -358,6 +358,28 @@ T_TEST(plan_of_what_is_not_converted)
     forget(&o);
 }
 
+/* What passes a bound of its kind is a bad file, or a bad command: exit code 2, whatever there is room for. */
+T_TEST(what_is_too_large_is_a_bad_file)
+{
+    T_BEGIN;
+    enum { N = 40000 };
+    const char *item = scratch_path("long.jsonl");
+    char *text = malloc(N);
+    memset(text, 'x', N);
+    for (int i = 11; i < N - 4; i += 2) text[i] = ' ';
+    memcpy(text, "{\"text\": \"", 10);
+    memcpy(text + N - 3, "\"}\n", 3);
+    spill(item, text, N);
+    free(text);
+    outcome o = RUN("coli", "", "bench", "--model", MODEL, "--quality", item);
+    EXPECT(o, o.code == 2 && has(o.err, "long.jsonl: line 1: "));
+    EXPECT(o, has(o.err, "the model was made for at most 4096"));
+    forget(&o);
+    o = RUN("coli", "", "synth", "--layers", "512", "--experts-n", "4096", scratch_path("vast"));
+    EXPECT(o, o.code == 2 && has(o.err, "fit a container"));
+    forget(&o);
+}
+
 T_TEST(plan_refuses_as_run_does)
 {
     T_BEGIN;
@@ -384,6 +406,7 @@ int main(void)
         cmocka_unit_test(plan_of_what_no_machine_holds),
         cmocka_unit_test(run_agrees_with_plan),
         cmocka_unit_test(plan_of_what_is_not_converted),
+        cmocka_unit_test(what_is_too_large_is_a_bad_file),
         cmocka_unit_test(plan_refuses_as_run_does),
 #ifdef TEST_FAKE
         cmocka_unit_test(run_as_json_with_a_device),

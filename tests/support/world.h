@@ -93,6 +93,26 @@ static inline coli_session *world_session(coli_model *m, uint32_t n_ctx, uint32_
     return world_session_kv(m, n_ctx, n_chunk, COLI_KV_F16);
 }
 
+/* What is planned for a source that is converted like this (opts: formats and recipe) is what is planned for
+ * the container that was made of it. */
+static inline void world_planned_alike(const char *src, const char *container,
+                                       const coli_plan_opts *opts)
+{
+    const coli_model_opts model = {.struct_size = sizeof model, .n_threads = 2, .backend = "none"};
+    coli_plan_opts o = *opts, plain = {.struct_size = sizeof plain, .model = &model};
+    coli_plan_result a = {.struct_size = sizeof a}, b = {.struct_size = sizeof b};
+    o.struct_size = sizeof o;
+    o.model = &model;
+    T_OK(coli_plan_make(src, &o, &a));
+    T_OK(coli_plan_make(container, &plain, &b));
+    T_TRUE(a.is_imagined && a.is_of_source && !b.is_imagined && !b.is_of_source);
+    b.is_imagined = b.is_of_source = true;
+    b.available_bytes = a.available_bytes; // asked for at two moments
+    b.ram_bytes = a.ram_bytes;
+    T_MEM(&a, &b, sizeof a);
+    T_TRUE(a.expert_bytes > 0 && a.trunk_bytes > 0);
+}
+
 /* The logits of n_tok positions: of the model in dir, fed some tokens of its n_vocab one by one. */
 static inline void world_logits(const char *dir, int32_t n_vocab, int32_t n_tok, float *out)
 {

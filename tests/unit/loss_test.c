@@ -48,6 +48,20 @@ T_TEST(ratio)
     near(coli__ratio_interval(&same).high, 0.25, 1e-9);
 }
 
+/* A mean of numbers that are never below 0 is not below it either; too few items say nothing still. */
+T_TEST(within)
+{
+    T_BEGIN;
+    coli__interval i = coli__interval_within((coli__interval){0.25, -0.5, 1.5}, 0, 1);
+    T_TRUE(i.value == 0.25 && i.low == 0 && i.high == 1);
+    i = coli__interval_within((coli__interval){0.25, 0.125, 0.5}, 0, 1);
+    T_TRUE(i.value == 0.25 && i.low == 0.125 && i.high == 0.5);
+    i = coli__interval_within((coli__interval){0.25, -0.5, 1.5}, 0, INFINITY);
+    T_TRUE(i.low == 0 && i.high == 1.5);
+    i = coli__interval_within((coli__interval){0, -INFINITY, INFINITY}, 0, 1);
+    T_TRUE(isinf(i.low) && isinf(i.high));
+}
+
 /* By hand: b = lost + 1/2, c = won + 1/2, n + 2; the half width is z sqrt(b + c - (b-c)^2/(n+2))/(n+2). */
 T_TEST(pairs)
 {
@@ -143,9 +157,13 @@ T_TEST(names)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(student),  cmocka_unit_test(ratio),
-        cmocka_unit_test(pairs),    cmocka_unit_test(intervals_hold_what_they_promise),
-        cmocka_unit_test(verdicts), cmocka_unit_test(names),
+        cmocka_unit_test(student),
+        cmocka_unit_test(ratio),
+        cmocka_unit_test(within),
+        cmocka_unit_test(pairs),
+        cmocka_unit_test(intervals_hold_what_they_promise),
+        cmocka_unit_test(verdicts),
+        cmocka_unit_test(names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

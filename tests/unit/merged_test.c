@@ -1,8 +1,10 @@
 /* merged_test.c - containers of merged experts, written here as docs/formats/merged.md says, against what
  * the converter makes of them: the same codes and scales wherever a format holds them. */
+#include <math.h>
 #include <unistd.h>
 
 #include "micro.h"
+#include "world.h"
 
 #include "coli/exact.h"
 #include "libcoli/src/model/merged.h"
@@ -102,7 +104,8 @@ static uint8_t *fill_expert(expert *x)
         }
         at += part_is8(i) ? N_ONE : N_ONE / 2;
         for (uint32_t s = 0; s < n_row_of(i) * scales_per_row(i); s++)
-            x->scales[first_scale(i) + s] = 0.001f * (1 + t_normal(&k.m.rng) * 0.1f);
+            x->scales[first_scale(i) + s] =
+                (part_is8(i) ? 0.01f : 0.16f) * (1 + t_normal(&k.m.rng) * 0.1f);
     }
     return record;
 }
@@ -274,6 +277,8 @@ T_TEST(what_a_format_holds_stays_as_it_is)
                 fail_msg("%s\nnot in %s", cases[i].said[j], notes);
         T_TRUE(strstr(notes, "F16 to f32: ") != NULL);
         micro_compare_all(out, src); // and the dense ones, f32
+        const coli_plan_opts plan = {.trunk = "f32"};
+        world_planned_alike(src, out, &plan);
         coli__dir_remove(out);
     }
 }
@@ -394,6 +399,88 @@ T_TEST(where_numbers_come_from)
     coli__dir_remove(out);
 }
 
+/* The model of `k` as a plain checkpoint: each expert's weights, code times scale, as f32.  (k is not to be
+ * written any more.) */
+static const char *write_plain(void)
+{
+    static const char *const parts[] = {"gate", "up", "down"};
+    for (uint32_t i = k.m.n; i-- > 0;)
+        if (strstr(k.m.tensors[i].name, ".experts.")) {
+            char name[160];
+            snprintf(name, sizeof name, "%s", k.m.tensors[i].name);
+            micro_drop(&k.m, name);
+        }
+    for (uint32_t i = 0; i < N_LAYER * N_EXPERT * 3; i++) {
+        const expert *x = &k.experts[i / 3 / N_EXPERT][i / 3 % N_EXPERT];
+        const int part = (int)i % 3;
+        const uint32_t n_in = n_col_of(part), group = group_of(part) ? group_of(part) : n_in;
+        float *w = malloc(N_ONE * sizeof *w);
+        for (uint32_t c = 0; c < N_ONE; c++)
+            w[c] =
+                (float)x->codes[part * N_ONE + (int)c] *
+                x->scales[first_scale(part) + c / n_in * scales_per_row(part) + c % n_in / group];
+        char name[160];
+        snprintf(name, sizeof name, "model.layers.%u.mlp.experts.%u.%s_proj.weight",
+                 i / 3 / N_EXPERT, i / 3 % N_EXPERT, parts[part]);
+        micro_add(&k.m, name, COLI_DT_F32, 2, (const uint64_t[]){n_row_of(part), n_in}, w);
+    }
+    const char *src = micro_write(&k.m, micro_path("plain.src"));
+    micro_finish(&k.m);
+    return src;
+}
+
+/* As f32 a container has the logits of its numbers, to the bit.  As it is, codes with their scales, it rounds
+ * activations alone.  That costs each product 0.0055 of its size (gguf_model_test.c), where the row's numbers
+ * are like normal ones; down's row is of products, whose largest is twice as many deviations away: 0.011.  So
+ * it is in both layers, of which the trunk is f32; twice their sum in squares is allowed. */
+T_TEST(logits_are_those_of_the_numbers)
+{
+    T_BEGIN;
+    enum { N_VOCAB = 48, N_TOK = 9 };
+    static float plain[N_TOK * N_VOCAB], as_f32[N_TOK * N_VOCAB], as_is[N_TOK * N_VOCAB];
+    static const struct {
+        bool is8, mixed;
+        uint32_t group, down_group;
+    } cases[] = {
+        {false, false, 0, 0}, {false, false, 64, 0}, {true, false, 32, 0}, {false, true, 64, 0}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        make(cases[i].is8, cases[i].mixed, cases[i].group, cases[i].down_group);
+        const char *src = micro_write(&k.m, micro_path("merged.src"));
+        micro_text(micro_path("merged.src/qwen36_meta.json"), k.meta);
+        const char *plain_src = write_plain(), *dir = micro_path("logits");
+        T_OK(convert(plain_src, dir, "f32"));
+        world_logits(dir, N_VOCAB, N_TOK, plain);
+        coli__dir_remove(dir);
+        T_OK(convert(src, dir, "f32"));
+        world_logits(dir, N_VOCAB, N_TOK, as_f32);
+        coli__dir_remove(dir);
+        T_MEM(as_f32, plain, sizeof plain);
+        T_OK(convert(src, dir, NULL));
+        world_logits(dir, N_VOCAB, N_TOK, as_is);
+        coli__dir_remove(dir);
+        const double apart = world_apart(plain, as_is, N_VOCAB, N_TOK);
+        print_message("case %zu: logits differ by %.2g %%\n", i, 100 * apart);
+        T_TRUE(apart > 0);
+        T_FLE(apart, 2 * sqrt(2 * (2 * 0.0055 * 0.0055 + 0.011 * 0.011)));
+    }
+}
+
+/* As people call it: nothing beside config.hf.json is needed to find the config. */
+T_TEST(the_original_config_is_enough)
+{
+    T_BEGIN;
+    make(false, false, 64, 0);
+    const char *src = write_container(), *out = micro_path("merged");
+    T_OK(coli__path_rename(micro_path("merged.src/config.json"),
+                           micro_path("merged.src/config.hf.json")));
+    T_OK(coli_convert(src, out, NULL));
+    const coli_plan_opts plan = {.recipe = NULL};
+    world_planned_alike(src, out, &plan);
+    compare_experts(out);
+    coli__dir_remove(out);
+    coli__dir_remove(src);
+}
+
 /* The worked example of the format's page. */
 T_TEST(the_worked_record)
 {
@@ -476,6 +563,48 @@ T_TEST(records_that_are_none)
     refused(COLI_E_FORMAT, "look like value + 8");
 }
 
+/* A tensor of codes and one of scales for each matrix: they are of another family, whose name is said;
+ * and where somebody wrote this family's name above them, the first such tensor is. */
+T_TEST(a_scale_tensor_per_matrix)
+{
+    T_BEGIN;
+    static const char *const parts[] = {"gate", "up", "down"};
+    for (int form = 0; form < 3; form++) { // of the other family; renamed, int4; renamed, int8
+        make(false, false, 64, 0);
+        for (uint32_t i = k.m.n; i-- > 0;)
+            if (strstr(k.m.tensors[i].name, ".merged_weight")) {
+                char name[160];
+                snprintf(name, sizeof name, "%s", k.m.tensors[i].name);
+                micro_drop(&k.m, name);
+            }
+        for (uint32_t i = 0; i < N_LAYER * N_EXPERT * 3; i++) {
+            const int part = (int)i % 3;
+            const uint64_t code[] = {n_row_of(part), n_col_of(part)}, half[] = {N_ONE / 2},
+                           scale[] = {N_ONE / 64};
+            char name[160];
+            snprintf(name, sizeof name, "model.layers.%u.mlp.experts.%u.%s_proj.weight",
+                     i / 3 / N_EXPERT, i / 3 % N_EXPERT, parts[part]);
+            micro_random(&k.m, name, COLI_DT_U8, form == 2 ? 2 : 1, form == 2 ? code : half);
+            strcat(name, ".qs");
+            micro_random(&k.m, name, COLI_DT_F32, 1, scale);
+        }
+        const char *src = write_container(), *out = micro_path("bad");
+        coli__file_remove(micro_path("merged.src/qwen36_meta.json"));
+        char glm[sizeof config + 32];
+        snprintf(glm, sizeof glm, "{\"model_type\":\"glm4_moe\"%s", strchr(config, ','));
+        if (form == 0) micro_text(micro_path("merged.src/config.json"), glm);
+        if (form == 0)
+            T_FAILS(convert(src, out, NULL), COLI_E_UNSUPPORTED,
+                    "model_type glm4_moe is not a known family");
+        else if (form == 1)
+            T_FAILS(convert(src, out, NULL), COLI_E_FORMAT,
+                    "experts.0.gate_proj.weight: expected the shape [192, 128], found [12288]");
+        else
+            T_FAILS(convert(src, out, NULL), COLI_E_UNSUPPORTED, "experts.0.gate_proj.weight: ");
+        T_TRUE(!coli__path_exists(out) && !coli__path_exists(micro_path("bad.partial")));
+    }
+}
+
 T_TEST(scales_that_are_none)
 {
     T_BEGIN;
@@ -528,8 +657,11 @@ int main(void)
         cmocka_unit_test(the_ends_of_the_range),
         cmocka_unit_test(norms_that_hold_one_plus_w),
         cmocka_unit_test(where_numbers_come_from),
+        cmocka_unit_test(logits_are_those_of_the_numbers),
+        cmocka_unit_test(the_original_config_is_enough),
         cmocka_unit_test(the_worked_record),
         cmocka_unit_test(records_that_are_none),
+        cmocka_unit_test(a_scale_tensor_per_matrix),
         cmocka_unit_test(scales_that_are_none),
         cmocka_unit_test(metadata_that_is_of_another_model),
     };

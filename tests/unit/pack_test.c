@@ -5,7 +5,9 @@
 
 #include "world.h"
 
+#include "engines/engine.h"
 #include "libcoli/src/model/container_format.h"
+#include "libcoli/src/model/convert.h"
 #include "libcoli/src/model/tar.h"
 
 static const char *const names[] = {"config.json",    "generation_config.json",
@@ -305,9 +307,9 @@ typedef struct change {
     const char *message;
 } change;
 
-static void put_small(coli__buf *tar, const change *c)
+static void put_model(coli__buf *tar, const char *model, const change *c)
 {
-    char *model = small_model(), name[128];
+    char name[128];
     coli__buf sums = {0};
     if (c->name && !c->at_end)
         put(tar, c->name, c->kind, c->size, c->data, c->data ? strlen(c->data) : 0);
@@ -333,6 +335,12 @@ static void put_small(coli__buf *tar, const change *c)
         put(tar, c->name, c->kind, c->size, c->data, c->data ? strlen(c->data) : 0);
     put_end(tar);
     coli__buf_finish(&sums);
+}
+
+static void put_small(coli__buf *tar, const change *c)
+{
+    char *model = small_model();
+    put_model(tar, model, c);
     free(model);
 }
 
@@ -620,6 +628,54 @@ T_TEST(heads_tell_what_was_put_in)
     T_TRUE(is_end);
 }
 
+/* A pack of dir, which `message` is said about, is neither made nor believed, and so is dir itself. */
+static void expect_unusable(const char *dir, const char *message)
+{
+    char *file = in_scratch("unusable.tar");
+    T_FAILS(coli_verify(dir, NULL, NULL), COLI_E_FORMAT, message);
+    T_FAILS(coli_pack(dir, file, NULL, NULL), COLI_E_FORMAT, message);
+    T_TRUE(!coli__path_exists(file));
+    coli__buf tar = {0};
+    const change none = {0};
+    put_model(&tar, dir, &none);
+    expect_refused(tar.data, tar.n_bytes, COLI_E_FORMAT, message);
+    coli__buf_finish(&tar);
+    free(file);
+}
+
+/* What verifies also opens: every byte may be the right one, and the model of no use. */
+T_TEST(what_cannot_be_opened_is_not_sound)
+{
+    T_BEGIN;
+    char *small = small_model(), *settings = world_path(small, "generation_config.json");
+    coli__buf before = read_all(settings);
+    write_all(settings, "{\"top_p\": 7}", 12);
+    expect_unusable(small, "generation_config.json: top_p: expected");
+    write_all(settings, before.data, before.n_bytes);
+    T_OK(coli_verify(small, NULL, NULL));
+
+    // a tokenizer that the converter was not told to look at
+    char *src = in_scratch("checkpoint"), *out = in_scratch("mute"), command[1024];
+    snprintf(command, sizeof command, "cp -r %s/qwen36-tiny-a %s", TEST_FIXTURES, src);
+    T_EQ(system(command), 0);
+    char *tokenizer = world_path(src, "tokenizer.json");
+    write_all(tokenizer, "{}", 2);
+    coli__convert_args args = {
+        .src = src, .out = out, .describe = coli__engine_describe, .n_thread = 2};
+    T_OK(coli__wfmt_parse("int4", &args.experts));
+    T_OK(coli__wfmt_parse("int8", &args.trunk));
+    T_OK(coli__convert(&args));
+    coli_model *m;
+    T_FAILS(coli_model_open(out, NULL, &m), COLI_E_FORMAT, "tokenizer.json");
+    expect_unusable(out, "tokenizer.json: ");
+    coli__buf_finish(&before);
+    free(small);
+    free(settings);
+    free(src);
+    free(out);
+    free(tokenizer);
+}
+
 /* What is synced is not what is tested, and a busy disk takes its time. */
 static int no_sync(int fd)
 {
@@ -641,6 +697,7 @@ int main(void)
         cmocka_unit_test(lies_are_refused),
         cmocka_unit_test(parts_of_different_models),
         cmocka_unit_test(a_sound_pack_of_a_broken_container),
+        cmocka_unit_test(what_cannot_be_opened_is_not_sound),
         cmocka_unit_test(heads_tell_what_was_put_in),
     };
     return cmocka_run_group_tests(tests, NULL, world_teardown);

@@ -93,8 +93,7 @@ T_TEST(little_memory)
         T_EQ(p.needed_bytes, all.needed_bytes);
         T_EQ(p.least_bytes, all.resident_bytes + per_expert);
         T_EQ(p.n_ctx_least > 0, cap < 1);
-        if (p.n_ctx_least >
-            0) { // one expert of each layer then has room
+        if (p.n_ctx_least > 0) { // one expert of each layer then has room
             const coli_session_opts least = {.struct_size = sizeof least, .n_ctx = p.n_ctx_least};
             T_TRUE(planned(&o, &least).fit != COLI_FIT_NOT);
         }
@@ -353,6 +352,36 @@ T_TEST(a_config_alone_is_planned_as_its_container)
     }
 }
 
+/* A GGUF file, by the kinds that its tensors have: what converting keeps, and what is asked for. */
+T_TEST(a_gguf_file_is_planned_as_its_container)
+{
+    T_BEGIN;
+    static const char *const files[] = {TEST_FIXTURES "/gguf/tiny-mix.gguf",
+                                        TEST_FIXTURES "/gguf/tiny-00002-of-00003.gguf"};
+    static const char *const wishes[][3] = {{NULL, NULL, NULL},
+                                            {"int8", NULL, NULL},
+                                            {NULL, "int4-g32-f16", NULL},
+                                            {NULL, NULL, "exact"},
+                                            {"bf16", NULL, "small"}};
+    char *out = world_path(world_scratch(), "of-gguf");
+    for (size_t i = 0; i < 10; i++) {
+        const char *const *w = wishes[i / 2];
+        const coli_convert_opts convert = {
+            .struct_size = sizeof convert, .experts = w[0], .trunk = w[1], .recipe = w[2]};
+        const coli_plan_opts plan = {.experts = w[0], .trunk = w[1], .recipe = w[2]};
+        T_OK(coli_convert(files[i % 2], out, &convert));
+        world_planned_alike(files[i % 2], out, &plan);
+        coli__dir_remove(out);
+    }
+    free(out);
+    coli_plan_result p = {.struct_size = sizeof p}; // what cannot be converted cannot be planned
+    const coli_plan_opts o = {.struct_size = sizeof o};
+    T_FAILS(coli_plan_make(TEST_FIXTURES "/gguf/kinds.gguf", &o, &p), COLI_E_UNSUPPORTED,
+            "is not a known family");
+    T_FAILS(coli_plan_make(TEST_FIXTURES "/gguf/README.md", &o, &p), COLI_E_FORMAT,
+            "is no GGUF file");
+}
+
 /* Recipes, too: of the presets, and with lines of one's own behind them. */
 T_TEST(recipes_of_what_is_not_converted)
 {
@@ -533,6 +562,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(memory_holds_what_was_said),
         cmocka_unit_test(a_model_runs_in_what_was_allowed),
         cmocka_unit_test(a_config_alone_is_planned_as_its_container),
+        cmocka_unit_test(a_gguf_file_is_planned_as_its_container),
         cmocka_unit_test(recipes_of_what_is_not_converted),
         cmocka_unit_test(the_whole_family),
         cmocka_unit_test(speeds_are_measured_when_asked_for),

@@ -373,10 +373,10 @@ T_TEST(what_cannot_be_made_is_refused)
     o = small();
     o.n_expert = 4096;
     o.n_layer = 512; // the table alone is too large
-    T_FAILS(coli_synth(out, &o), COLI_E_LIMIT, "table");
+    T_FAILS(coli_synth(out, &o), COLI_E_FORMAT, "table");
     o = small();
     o.d_model = o.d_ff = 65536;
-    T_FAILS(coli_synth(out, &o), COLI_E_LIMIT, "MiB");
+    T_FAILS(coli_synth(out, &o), COLI_E_FORMAT, "MiB");
     static const float skews[] = {-0.5f, 17, NAN};
     for (int i = 0; i < 3; i++) {
         o = small();

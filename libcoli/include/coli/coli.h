@@ -666,9 +666,10 @@ typedef struct coli_convert_opts {
  * must not exist and appears only when complete.  A process that is killed leaves "<out>.partial"; the
  * same call goes on with it, any other begins anew, and a note says which.
  * Errors   E_NOTFOUND, E_FORMAT (a file is malformed or a tensor missing: names file and tensor),
- *          E_NUMERIC (a weight is no number or too large for the format), E_UNSUPPORTED, E_EXISTS,
- *          E_LIMIT (what does not fit the memory below, or the disk: nothing was written), E_EXISTS also
- *          while another process converts to `out`, E_CANCELLED, E_IO, E_NOMEM.
+ *          E_NUMERIC (a weight is no number or too large for the format), E_UNSUPPORTED (also matrices
+ *          that would not fit the memory below), E_EXISTS,
+ *          E_LIMIT (what does not fit the disk: nothing was written), E_EXISTS also while another process
+ *          converts to `out`, E_CANCELLED, E_IO, E_NOMEM.
  * Cost     memory: at most 256 MiB, mapped files included; time: that of reading it twice, and some
  *          40 ns of one thread for each weight that becomes int4, 120 for int8. */
 COLI_API coli_status coli_convert(const char *src, const char *out, const coli_convert_opts *opts);
@@ -683,8 +684,8 @@ COLI_API coli_status coli_verify(const char *dir, coli_progress_fn progress, voi
  * Errors   as for coli_verify, and E_EXISTS. */
 COLI_API coli_status coli_pack(const char *dir, const char *file, coli_progress_fn progress,
                                void *user);
-/* Check every byte of such a file, and the container in it like coli_verify all but the tokenizer and the
- * settings, without unpacking it: it is read twice.  E_NOTFOUND, E_FORMAT or E_UNSUPPORTED (it is torn, no
+/* Check every byte of such a file, and the container in it like coli_verify, without unpacking it: it is
+ * read twice.  E_NOTFOUND, E_FORMAT or E_UNSUPPORTED (it is torn, no
  * pack, or one of a container that is not sound), E_CANCELLED, E_IO, E_NOMEM. */
 COLI_API coli_status coli_pack_verify(const char *file, coli_progress_fn progress, void *user);
 /* Make the container directory of such a file; all that coli_pack_verify checks is checked on the way.  `dir` must not exist and
@@ -710,7 +711,7 @@ typedef struct coli_synth_opts {
  * text, and what it answers means nothing; activations and logits stay in range.  The same options
  * give the same bytes, whatever n_threads.  `out` must not exist and appears only when complete.
  * Errors   E_INVALID (an unknown geometry, skew out of range), E_FORMAT (a weight format, or
- *          dimensions that no model can have), E_EXISTS, E_LIMIT, E_CANCELLED, E_IO, E_NOMEM.
+ *          dimensions that no model can have, or too large to be made), E_EXISTS, E_CANCELLED, E_IO, E_NOMEM.
  * Cost     memory: 32 MiB, or one expert if that is larger; time: about that of writing the file. */
 COLI_API coli_status coli_synth(const char *out, const coli_synth_opts *opts);
 
@@ -852,7 +853,7 @@ typedef struct coli_plan_result {
     /* What a token reads of weights, if it used all experts alike. */
     uint64_t token_vram_bytes, token_ram_bytes, token_disk_bytes;
     uint64_t vram_trunk_bytes; /* that dense matrices take of devices; they stay in memory, too */
-    bool is_imagined; /* there is no container: what converting the model of config.json would make */
+    bool is_imagined; /* there is no container: what converting the model would make */
     /* Parts of token_ram_bytes; and what comes on top: the recurrent part of a conversation, read and
      * written; its keys and values when the context is full. */
     uint64_t token_trunk_bytes, token_head_bytes, token_expert_ram_bytes;
@@ -876,6 +877,9 @@ typedef struct coli_plan_result {
      * would have room, 0: it has, or no shorter one is enough. */
     uint32_t n_ctx_least;
     uint64_t least_bytes;
+    /* is_imagined, and formats are those that converting would choose for the tensors that are there: of a
+     * GGUF file, or a container of merged experts. */
+    bool is_of_source;
 } coli_plan_result;
 
 typedef enum coli_bound {
@@ -898,8 +902,9 @@ typedef struct coli_plan_opts {
     uint32_t struct_size;
     const coli_model_opts *model;     /* NULL: all defaults */
     const coli_session_opts *session; /* likewise */
-    /* Where dir has a config.json and no model.coli: the formats it would be converted to, as for
-     * coli_convert; NULL: int4, int8.  E_INVALID for a container, which has its formats. */
+    /* Where dir has a config.json and no model.coli, or is a GGUF file or a container of merged experts:
+     * the formats it would be converted to, as for coli_convert; NULL: int4, int8, or what coli_convert
+     * chooses by what the source holds.  E_INVALID for a container, which has its formats. */
     const char *experts, *trunk;
     bool measure; /* also how fast this machine is, and what speed to expect; a second or two */
     const char *recipe; /* of such a model, as for coli_convert; NULL: the formats alone count */
@@ -1052,8 +1057,9 @@ typedef struct coli_tasks_opts {
 
 /* Read a file, or those of a directory in the order of their names: *.jsonl, an item per line, and
  * *.txt, a text that is cut into pieces of 512 tokens (docs/quality.md).
- * Errors   E_NOTFOUND, E_FORMAT (names file and line), E_LIMIT (an item is longer than the model's
- *          longest context), E_UNSUPPORTED (the model has no tokenizer), E_IO, E_NOMEM. */
+ * Errors   E_NOTFOUND, E_FORMAT (names file and line; also an item that is longer than the model's
+ *          longest context, and more items than are read), E_UNSUPPORTED (the model has no tokenizer), E_IO,
+ *          E_NOMEM. */
 COLI_API coli_status coli_tasks_open(const char *path, const coli_model *model,
                                      const coli_tasks_opts *opts, coli_tasks **out);
 /* They may outlive the model.  Scores of them must have been freed. */

@@ -48,6 +48,12 @@ static inline bool coli__is_finite(float x)
     return x - x == 0;
 }
 
+static inline bool coli__wfmt_same(coli__wfmt a, coli__wfmt b)
+{
+    return a.type == b.type && a.group == b.group && a.per_row == b.per_row &&
+           a.scale_f16 == b.scale_f16;
+}
+
 static inline bool coli__wfmt_is_quant(coli__wfmt fmt)
 {
     return fmt.type == COLI_W_I8 || fmt.type == COLI_W_I4;

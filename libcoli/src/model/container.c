@@ -17,6 +17,7 @@
 #include "../base/threads.h"
 #include "convert_job.h"
 #include "recipe.h"
+#include "source_format.h"
 
 enum { CHAT_MAX_BYTES = 1 << 16 };
 
@@ -213,15 +214,18 @@ static coli__wfmt imagined_format(const coli__model_spec *spec, const coli__tens
     char kind[128];
     const coli__recipe_item item = coli__recipe_tensor(spec, s, kind);
     coli__wfmt fmt;
+    if (f->source) return coli__source_format(f, spec, s, &f->source->tensors[s - spec->tensors]);
     if (s->role == COLI_ROLE_VECTOR) return (coli__wfmt){.type = COLI_W_F32};
     if (recipe_format(f, &item, &fmt)) return fmt;
     return s->role == COLI_ROLE_PRECISE ? (coli__wfmt){.type = COLI_W_BF16} : f->trunk;
 }
 
-/* part: 0 gate, 1 up, 2 down. */
-static coli__wfmt imagined_expert_format(const coli__expert_spec *s, uint32_t part,
+/* Of layer i; part: 0 gate, 1 up, 2 down. */
+static coli__wfmt imagined_expert_format(const coli__model_spec *spec, uint32_t i, uint32_t part,
                                          const coli__formats *f)
 {
+    const coli__expert_spec *s = &spec->experts[i];
+    if (f->source) return coli__source_expert_format(f, s, f->source->experts[i], part);
     char kind[128];
     const coli__recipe_item item = coli__recipe_expert(s, part, kind);
     coli__wfmt fmt;
@@ -268,9 +272,9 @@ static coli_status imagine_experts(coli__container *c, const coli__model_spec *s
                                 .d_ff = s->d_ff,
                                 .data = c->zeros,
                                 .scale_exp = l->scale_exp};
-        x->gate.fmt = imagined_expert_format(s, 0, f);
-        x->up.fmt = imagined_expert_format(s, 1, f);
-        x->down.fmt = imagined_expert_format(s, 2, f);
+        x->gate.fmt = imagined_expert_format(spec, i, 0, f);
+        x->up.fmt = imagined_expert_format(spec, i, 1, f);
+        x->down.fmt = imagined_expert_format(spec, i, 2, f);
         x->gate.data = x->up.data = x->down.data = c->zeros;
         if (!coli__ct_size_experts(x))
             return coli__fail(COLI_E_FORMAT, "experts of layer %u: are too large", s->layer);

@@ -39,16 +39,20 @@ typedef struct coli__ct_experts {
 coli_status coli__container_open(const char *dir, coli__container **out);
 void coli__container_close(coli__container *c);
 
-/* Of a checkpoint in bf16 that is not converted yet. */
+/* Of a model that is not converted yet. */
 typedef struct coli__formats {
     struct coli__recipe *recipe; // decides first; NULL: there is none
     coli__wfmt experts, trunk;
+    /* Nobody asked for these formats.  Then what a GGUF holds as whole multiples of a scale per 32
+     * weights is stored in groups of 32, so that it stays what it is, and 8-bit experts as int8. */
+    bool experts_are_default, trunk_is_default;
+    const struct coli__checkpoint *source; // what would be converted; NULL: a checkpoint in bf16
 } coli__formats;
 
 /* What converting would make of a model with this config (a new reference is taken), in these formats:
  * names, formats and sizes are right, vectors are zeros, and no other weights may be read.  For whoever
- * wants to know how large it will be.  E_FORMAT (a recipe that is not for this model), E_LIMIT,
- * E_NOMEM. */
+ * wants to know how large it will be.  E_FORMAT (a recipe that is not for this model; sizes
+ * beyond all bounds), E_NOMEM. */
 coli_status coli__container_imagine(const char *dir, const char *engine, json_t *config,
                                     const coli__model_spec *spec, const coli__formats *formats,
                                     coli__container **out);

@@ -102,7 +102,7 @@ static coli_status size_head(coli__ct_writer *w)
     coli__buf_finish(&text);
     COLI_TRY(status);
     if (n > CT_TABLE_MAX_BYTES)
-        return coli__fail(COLI_E_LIMIT, "the table needs %zu bytes, at most %d fit a container", n,
+        return coli__fail(COLI_E_FORMAT, "the table needs %zu bytes, at most %d fit a container", n,
                           CT_TABLE_MAX_BYTES);
     w->table.data_offset = coli__ct_align(CT_FIXED_BYTES + n + CT_CHECKSUM_BYTES, CT_DATA_ALIGN);
     return COLI_OK;

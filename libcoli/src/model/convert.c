@@ -53,6 +53,7 @@
 #include "convert_job.h"
 #include "imatrix.h"
 #include "quant_report.h"
+#include "source_format.h"
 
 enum {
     STEP_BYTES = 8 << 20, // enough panels to keep the workers busy; larger only where one expert is
@@ -97,6 +98,7 @@ typedef struct converter {
     const coli__convert_args *args;
     const char *out_dir; // OUT.partial
     coli__checkpoint checkpoint;
+    coli__formats formats;
     coli__ct_writer *writer;
     coli__pool *pool;
     worker *workers;
@@ -169,17 +171,11 @@ static range measure(const piece *p, const float *rows, const float *scales, uin
     return r;
 }
 
-static bool same_format(coli__wfmt a, coli__wfmt b)
-{
-    return a.type == b.type && a.group == b.group && a.per_row == b.per_row &&
-           a.scale_f16 == b.scale_f16;
-}
-
 /* Whether the weights come as codes and scales, and go to the format that has them as they are. */
 static bool keeps_codes(const piece *p)
 {
     coli__wfmt fmt;
-    return coli__weight_packed_format(p->weight, &fmt) && same_format(fmt, p->fmt);
+    return coli__weight_packed_format(p->weight, &fmt) && coli__wfmt_same(fmt, p->fmt);
 }
 
 /* The memory of a panel that was packed apart holds codes and scales meanwhile. */
@@ -324,56 +320,9 @@ static bool exp_for(coli__wfmt fmt, range r, int32_t *scale_exp)
 
 /* -- the trunk --------------------------------------------------------------------------------- */
 
-/* A default format, fitted to what the source holds. */
-static coli__wfmt fitted(coli__wfmt fmt, const coli__weight *w)
-{
-    coli__wfmt packed;
-    if (coli__weight_packed_format(w, &packed)) return packed;
-    if (coli__wfmt_is_quant(fmt) && coli__weight_has_grid(w)) fmt.group = 32;
-    return fmt;
-}
-
-/* What holds the weights exactly.  Of what comes as whole multiples of a scale per 32 weights, these two
- * are known to have scales that f16 holds. */
-static coli__wfmt source_format(const coli__weight *w)
-{
-    coli__wfmt packed;
-    if (coli__weight_packed_format(w, &packed)) return packed;
-    if (!coli__weight_has_grid(w))
-        return (coli__wfmt){.type = coli__weight_is_bf16(w) ? COLI_W_BF16 : COLI_W_F32};
-    const char *kind = coli__weight_kind(w);
-    const bool is_q4 = strcmp(kind, "Q4_0") == 0, is_q8 = strcmp(kind, "Q8_0") == 0;
-    return (coli__wfmt){
-        .type = is_q4 ? COLI_W_I4 : COLI_W_I8, .group = 32, .scale_f16 = is_q4 || is_q8};
-}
-
-/* What the recipe says about it; false when it says nothing. */
-static bool recipe_format(const converter *c, const coli__recipe_item *item, const coli__weight *w,
-                          coli__wfmt *out)
-{
-    coli__recipe_choice choice;
-    if (!c->args->recipe || !coli__recipe_find(c->args->recipe, item, &choice)) return false;
-    *out = choice.is_source ? source_format(w) : choice.fmt;
-    return true;
-}
-
 static coli__wfmt format_for(const converter *c, const coli__tensor_spec *s, const coli__weight *w)
 {
-    char kind[COLI__REPORT_NAME];
-    const coli__recipe_item item = coli__recipe_tensor(&c->checkpoint.spec, s, kind);
-    coli__wfmt fmt;
-    if (recipe_format(c, &item, w, &fmt)) return fmt;
-    switch (s->role) {
-    case COLI_ROLE_TRUNK:
-    case COLI_ROLE_EMBED:
-        return c->args->trunk_is_default ? fitted(c->args->trunk, w) : c->args->trunk;
-    case COLI_ROLE_PRECISE:
-        if (coli__weight_is_bf16(w)) return (coli__wfmt){.type = COLI_W_BF16};
-        break;
-    case COLI_ROLE_VECTOR:
-        break;
-    }
-    return (coli__wfmt){.type = COLI_W_F32};
+    return coli__source_format(&c->formats, &c->checkpoint.spec, s, w);
 }
 
 /* Settle how a trunk matrix stores its scales. */
@@ -476,34 +425,6 @@ typedef struct layer {
     coli__pack_error *errors;        // likewise
     float *importance;               // (n_batch, d_model + d_ff); NULL: columns are all alike
 } layer;
-
-/* Of the first of a layer's experts: the formats of all are equal.  A source that differs from it is
- * not held by what holds the first: then f32 holds all. */
-static coli__wfmt exact_for_all(const coli__expert_spec *s, const coli__weight *weights,
-                                uint32_t part)
-{
-    const coli__wfmt first = source_format(&weights[part]);
-    for (uint32_t e = 1; e < s->n_expert; e++)
-        if (!same_format(source_format(&weights[3 * e + part]), first))
-            return (coli__wfmt){.type = COLI_W_F32};
-    return first;
-}
-
-/* part: 0 gate, 1 up, 2 down. */
-static coli__wfmt expert_format(const converter *c, const coli__expert_spec *s,
-                                const coli__weight *weights, uint32_t part)
-{
-    const coli__weight *w = &weights[part];
-    char kind[COLI__REPORT_NAME];
-    const coli__recipe_item item = coli__recipe_expert(s, part, kind);
-    coli__recipe_choice choice;
-    if (c->args->recipe && coli__recipe_find(c->args->recipe, &item, &choice))
-        return choice.is_source ? exact_for_all(s, weights, part) : choice.fmt;
-    if (!c->args->experts_are_default) return c->args->experts;
-    coli__wfmt fmt = fitted(c->args->experts, w);
-    if (w->view && strcmp(w->view->tensor->kind->name, "Q8_0") == 0) fmt.type = COLI_W_I8;
-    return fmt;
-}
 
 static uint32_t panels_per_expert(const coli__expert_spec *s)
 {
@@ -633,7 +554,7 @@ static bool expert_block(const converter *c, const coli__expert_spec *s,
     coli__ct_experts x = {.n_expert = s->n_expert, .d_model = s->d_model, .d_ff = s->d_ff};
     coli__wfmt *const fmts[3] = {&x.gate.fmt, &x.up.fmt, &x.down.fmt};
     for (int i = 0; i < 3; i++) {
-        *fmts[i] = expert_format(c, s, weights, (uint32_t)i);
+        *fmts[i] = coli__source_expert_format(&c->formats, s, weights, (uint32_t)i);
         if (!f16_holds) fmts[i]->scale_f16 = false;
     }
     if (!coli__ct_size_experts(&x)) return false;
@@ -651,8 +572,9 @@ static coli_status write_layer(converter *c, const coli__expert_spec *s,
 {
     layer l = {.spec = s,
                .weights = weights,
-               .fmt = {expert_format(c, s, weights, 0), expert_format(c, s, weights, 1),
-                       expert_format(c, s, weights, 2)}};
+               .fmt = {coli__source_expert_format(&c->formats, s, weights, 0),
+                       coli__source_expert_format(&c->formats, s, weights, 1),
+                       coli__source_expert_format(&c->formats, s, weights, 2)}};
     uint64_t block;
     if (!expert_block(c, s, weights, false, &block))
         return coli__fail(COLI_E_INTERNAL, "layer %u: no such experts", s->layer);
@@ -934,7 +856,7 @@ static coli_status plan_memory(converter *c)
     const uint64_t all = lists + n.step_bytes + n.source_bytes + n.worker_bytes;
     if (all > COLI_CONVERT_MEMORY_BYTES)
         return coli__fail(
-            COLI_E_LIMIT,
+            COLI_E_UNSUPPORTED,
             "converting would need %llu MiB of memory (%llu for one expert or 16 rows, %llu for "
             "their source, %llu to read 16 rows, %llu for lists), at most %d are used",
             (unsigned long long)(all >> 20), (unsigned long long)(n.step_bytes >> 20),
@@ -991,11 +913,18 @@ static void give_memory_back(converter *c)
 
 /* -- the journal ------------------------------------------------------------------------------- */
 
+static coli_status check_imatrix(const converter *c)
+{
+    return c->imatrix ? coli__imatrix_check_whole(c->imatrix) : COLI_OK;
+}
+
 static coli_status tell(converter *c)
 {
     const uint64_t limit = c->args->tell_bytes ? c->args->tell_bytes : TELL_BYTES;
     const uint64_t n_bytes = coli__ct_writer_offset(c->writer);
     if (n_bytes - c->told_bytes < limit) return COLI_OK;
+    COLI_TRY(
+        check_imatrix(c)); // what was made with a torn one is worthless: nothing may go on with it
     coli__buf lines = {0};
     coli_status status = coli__ct_writer_tell(c->writer, &lines);
     if (status == COLI_OK) status = coli__job_tell(&c->job, &lines);
@@ -1148,10 +1077,8 @@ static coli_status write_all(converter *c, const char *facts)
     if (status == COLI_OK) status = check_result(c->out_dir);
     coli__ct_writer_abandon(c->writer);
     c->writer = NULL;
-    const coli_status whole = c->imatrix ? coli__imatrix_check_whole(c->imatrix) : COLI_OK;
-    if (whole == COLI_OK) return status;
-    c->job.has_told = false; // what was made with it is worthless: nothing may go on with that
-    return whole;
+    const coli_status whole = check_imatrix(c);
+    return whole == COLI_OK ? status : whole;
 }
 
 /* The last name.  Where the journal could not be held until then, what has it is looked at again. */
@@ -1198,7 +1125,8 @@ static coli_status find_formats(const converter *c, coli__digest *out)
         add_format(hash, format_for(c, &k->spec.tensors[i], &k->tensors[i]));
     for (uint32_t i = 0; i < k->spec.n_expert_layer; i++)
         for (uint32_t part = 0; part < 3; part++)
-            add_format(hash, expert_format(c, &k->spec.experts[i], k->experts[i], part));
+            add_format(hash, coli__source_expert_format(&c->formats, &k->spec.experts[i],
+                                                        k->experts[i], part));
     XXH128_canonical_t canonical;
     XXH128_canonicalFromHash(&canonical, XXH3_128bits_digest(hash));
     XXH3_freeState(hash);
@@ -1305,7 +1233,12 @@ static coli_status open_source(const coli__convert_args *a, coli__checkpoint *ou
 coli_status coli__convert(const coli__convert_args *args)
 {
     COLI_TRY(check_args(args));
-    converter c = {.args = args};
+    converter c = {.args = args,
+                   .formats = {.recipe = args->recipe,
+                               .experts = args->experts,
+                               .trunk = args->trunk,
+                               .experts_are_default = args->experts_are_default,
+                               .trunk_is_default = args->trunk_is_default}};
     coli__buf partial = {0};
     size_t n_out = strlen(args->out);
     while (n_out > 1 && coli__path_is_slash(args->out[n_out - 1]))

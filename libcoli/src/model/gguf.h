@@ -64,8 +64,8 @@ typedef struct coli__gguf_value {
 typedef struct coli__gguf coli__gguf;
 
 /* path is a .gguf file; of a split one any part (the others are looked for beside it).  Mapped, not
- * read.  E_FORMAT names file and key or tensor; E_UNSUPPORTED for a version or a kind nobody here
- * knows, E_LIMIT for more than COLI_GGUF_MAX_TENSOR tensors. */
+ * read.  E_FORMAT names file and key or tensor, also of more than COLI_GGUF_MAX_TENSOR; E_UNSUPPORTED
+ * for a version or a kind nobody here knows. */
 coli_status coli__gguf_open(const char *path, coli__gguf **out);
 /* One file that is in memory, borrowed until close; `name` stands for its path in messages. */
 coli_status coli__gguf_open_bytes(const char *name, const void *bytes, uint64_t n_bytes,

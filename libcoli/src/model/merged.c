@@ -201,6 +201,15 @@ static coli_status read_both(const char *dir, const char *where, coli__buf *conf
     return status;
 }
 
+coli_status coli__merged_look(const char *dir, bool *is)
+{
+    char *where;
+    COLI_TRY(coli__path_join(dir, meta_name, &where));
+    *is = coli__path_exists(where);
+    coli__free(where);
+    return COLI_OK;
+}
+
 coli_status coli__merged_open(const char *dir, coli__buf *config, coli__merged *out)
 {
     char *where;

@@ -37,6 +37,9 @@ typedef struct coli__merged_part {
  * config.json that describes the model, with every number that the two files share compared. */
 coli_status coli__merged_open(const char *dir, coli__buf *config, coli__merged *out);
 
+/* Whether it is one, by that file alone. */
+coli_status coli__merged_look(const char *dir, bool *is);
+
 /* The three matrices of a record; E_FORMAT names what its bytes and scales could have been. */
 coli_status coli__merged_parts(const coli__merged *m, const coli__expert_spec *s,
                                const coli__st_tensor *record, const coli__st_tensor *scales,

@@ -89,11 +89,7 @@ static coli_status check_whole(const char *path, const coli__map *map)
 
 static coli_status verify_dir(const coli__pack_job *a, const char *dir)
 {
-    coli__container *c;
-    COLI_TRY(coli__container_open(dir, &c));
-    const coli_status status = coli__container_verify(c, a->describe, a->progress, a->user);
-    coli__container_close(c);
-    return status;
+    return a->verify(dir, a->progress, a->user);
 }
 
 /* -- packing ----------------------------------------------------------------------------------- */
@@ -375,6 +371,12 @@ static const void *data_of(const pack *k, int file)
     return k->map.data + k->files[file].offset;
 }
 
+static coli__pack_span span_of(const pack *k, int file)
+{
+    const coli__pack_span none = {NULL, 0};
+    return k->has[file] ? (coli__pack_span){data_of(k, file), k->files[file].n_bytes} : none;
+}
+
 /* The files beside model.coli were compared with its table when it was looked at. */
 static coli_status check_container(const pack *k)
 {
@@ -388,8 +390,14 @@ static coli_status check_container(const pack *k)
                                          .n_config = k->files[CT_CONFIG].n_bytes,
                                          .chat = data_of(k, CT_CHAT),
                                          .n_chat = k->files[CT_CHAT].n_bytes};
-    const coli_status status =
-        coli__container_verify_bytes(&bytes, a->describe, a->progress, a->user);
+    const coli__pack_files files = {.name = name.data,
+                                    .config = span_of(k, CT_CONFIG),
+                                    .generation = span_of(k, CT_GENERATION),
+                                    .tokenizer = span_of(k, CT_TOKENIZER),
+                                    .tokenizer_config = span_of(k, CT_TOKENIZER_CONFIG)};
+    coli_status status = a->check_files(&files);
+    if (status == COLI_OK)
+        status = coli__container_verify_bytes(&bytes, a->describe, a->progress, a->user);
     coli__buf_finish(&name);
     return status;
 }

@@ -10,9 +10,25 @@
 
 #include "container.h"
 
+/* A file of a pack, in memory; data is NULL where the pack has none of the name. */
+typedef struct coli__pack_span {
+    const char *data;
+    uint64_t n_bytes;
+} coli__pack_span;
+
+/* What says how to talk with the model. */
+typedef struct coli__pack_files {
+    const char *name; // in messages, in the directory's place
+    coli__pack_span config, generation, tokenizer, tokenizer_config;
+} coli__pack_files;
+
 typedef struct coli__pack_job {
     const char *from, *to;
     coli__describe_fn describe;
+    /* Whether the container in a directory is sound, all of it (coli_verify); and whether tokenizer and
+     * settings in memory can be used with the model, as that asks of those in a directory. */
+    coli_status (*verify)(const char *dir, coli__progress_fn progress, void *user);
+    coli_status (*check_files)(const coli__pack_files *files);
     coli__progress_fn progress; // in bytes; may be NULL
     void *user;
 } coli__pack_job;
@@ -22,8 +38,7 @@ typedef struct coli__pack_job {
  * bytes. */
 coli_status coli__pack(const coli__pack_job *args);
 
-/* Whether the pack `from` is one, all of it, and the container in it sound (coli__container_verify): `to`
- * is ignored. */
+/* Whether the pack `from` is one, all of it, and the container in it sound: `to` is ignored. */
 coli_status coli__pack_verify(const coli__pack_job *args);
 
 /* The pack `from` to the directory `to`, which must not exist and appears when everything in it was

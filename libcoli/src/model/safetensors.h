@@ -38,7 +38,7 @@ typedef struct coli__st_tensor {
 typedef struct coli__st coli__st;
 
 /* path is a .safetensors file or a directory that holds some (an index file, where present, is
- * checked against them).  Mapped, not read.  E_LIMIT for more than COLI_ST_MAX_TENSOR. */
+ * checked against them).  Mapped, not read.  E_FORMAT for more than COLI_ST_MAX_TENSOR. */
 coli_status coli__st_open(const char *path, coli__st **out);
 /* One file that is in memory, borrowed until close; `name` stands for its path in messages. */
 coli_status coli__st_open_bytes(const char *name, const void *bytes, uint64_t n_bytes,

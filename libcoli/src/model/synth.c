@@ -463,7 +463,7 @@ static coli_status plan(synth *y)
         const coli__tensor_spec *t = &y->spec.tensors[i];
         uint64_t n_bytes, panel;
         if (!coli__mat_bytes(format_for(y, t->role), t->n_out, t->n_in, &n_bytes, &panel))
-            return coli__fail(COLI_E_LIMIT, "tensor %s: is too large", t->name);
+            return coli__fail(COLI_E_FORMAT, "tensor %s: is too large", t->name);
         y->total_bytes += n_bytes;
         if (panel > y->step_bytes) y->step_bytes = panel;
     }
@@ -472,12 +472,12 @@ static coli_status plan(synth *y)
         coli__ct_experts x = {.n_expert = s->n_expert, .d_model = s->d_model, .d_ff = s->d_ff};
         x.gate.fmt = x.up.fmt = x.down.fmt = y->args->experts;
         if (!coli__ct_size_experts(&x))
-            return coli__fail(COLI_E_LIMIT, "experts of layer %u: are too large", s->layer);
+            return coli__fail(COLI_E_FORMAT, "experts of layer %u: are too large", s->layer);
         y->total_bytes += x.block_bytes * s->n_expert;
         if (x.block_bytes > y->step_bytes) y->step_bytes = x.block_bytes;
     }
     if (y->step_bytes > STEP_MAX_BYTES)
-        return coli__fail(COLI_E_LIMIT, "one expert or 16 rows take %llu MiB, at most %d are made",
+        return coli__fail(COLI_E_FORMAT, "one expert or 16 rows take %llu MiB, at most %d are made",
                           (unsigned long long)(y->step_bytes >> 20), STEP_MAX_BYTES >> 20);
     return COLI_OK;
 }

@@ -35,12 +35,9 @@
 #include "split.h"
 #include "../base/file.h"
 
-#define MAX_FILE_BYTES   (UINT64_C(256) << 20)
-#define MAX_CONFIG_BYTES (UINT64_C(16) << 20)
-#define NONE             UINT32_MAX
+#define NONE UINT32_MAX
 
 enum {
-    MAX_DEPTH = 32,
     MAX_ID = 1 << 24,
     MAX_ADDED_BYTES = 1024, // bounds the trie walk at one position, hence keeps encoding linear
     MAX_SPLITS = 16,
@@ -668,9 +665,10 @@ coli_status coli__tok_open(const char *path, const char *config_path, coli__tok 
 {
     *out = NULL;
     json_t *root = NULL, *config = NULL;
-    coli_status status = coli__json_read(path, MAX_FILE_BYTES, MAX_DEPTH, &root);
+    coli_status status = coli__json_read(path, COLI_TOK_MAX_BYTES, COLI_TOK_MAX_DEPTH, &root);
     if (status == COLI_OK && config_path && coli__path_exists(config_path))
-        status = coli__json_read(config_path, MAX_CONFIG_BYTES, MAX_DEPTH, &config);
+        status =
+            coli__json_read(config_path, COLI_TOK_CONFIG_MAX_BYTES, COLI_TOK_MAX_DEPTH, &config);
     if (status == COLI_OK) status = coli__tok_from_json(path, root, config_path, config, out);
     json_decref(root);
     json_decref(config);

@@ -7,6 +7,11 @@
 
 typedef struct coli__tok coli__tok;
 
+/* What the two files may have. */
+#define COLI_TOK_MAX_BYTES        (UINT64_C(256) << 20)
+#define COLI_TOK_CONFIG_MAX_BYTES (UINT64_C(16) << 20)
+enum { COLI_TOK_MAX_DEPTH = 32 };
+
 /* tokenizer_config_path may be NULL or name an absent file: then its added_tokens_decoder is not
  * merged in.
  * Errors  E_FORMAT (malformed or contradictory), E_UNSUPPORTED (names what is not implemented),

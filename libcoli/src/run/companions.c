@@ -70,57 +70,124 @@ static coli_status read_sampling(coli__companions *c, const char *what, const js
     return COLI_OK;
 }
 
-static coli_status read_generation(const char *dir, const json_t *config, uint32_t n_vocab,
-                                   coli__companions *c)
+static coli_status use_generation(const char *what, const json_t *own, const json_t *config,
+                                  uint32_t n_vocab, coli__companions *c)
 {
     c->sampling = coli__sampling_neutral;
-    char *path;
-    json_t *own;
-    COLI_TRY(coli__path_join(dir, "generation_config.json", &path));
-    coli_status status = coli__json_read(path, 1 << 20, 16, &own);
-    if (status == COLI_OK) {
-        if (!json_is_object(own)) status = coli__fail(COLI_E_FORMAT, "%s: not a JSON object", path);
-        if (status == COLI_OK) status = read_stop_ids(c, n_vocab, path, own);
-        if (status == COLI_OK) status = read_sampling(c, path, own);
-        if (status == COLI_OK && coli__sampling_check(&c->sampling) != COLI_OK)
-            status = coli__fail_in(COLI_E_FORMAT, "%s", path);
-        json_decref(own);
-    } else if (status == COLI_E_NOTFOUND) { // optional: then the model's own config names the end
+    if (!own) { // optional: then the model's own config names the end
         const json_t *text = json_object_get(config, "text_config"); // a wrapped model's
         const bool inner = json_object_get(text, "eos_token_id") != NULL;
-        status = read_stop_ids(c, n_vocab, "config.json", inner ? text : config);
+        return read_stop_ids(c, n_vocab, "config.json", inner ? text : config);
     }
-    coli__free(path);
-    return status;
+    if (!json_is_object(own)) return coli__fail(COLI_E_FORMAT, "%s: not a JSON object", what);
+    COLI_TRY(read_stop_ids(c, n_vocab, what, own));
+    COLI_TRY(read_sampling(c, what, own));
+    if (coli__sampling_check(&c->sampling) == COLI_OK) return COLI_OK;
+    return coli__fail_in(COLI_E_FORMAT, "%s", what);
 }
 
 /* -- tokenizer --------------------------------------------------------------------------------- */
 
-static coli_status read_tokenizer(const char *dir, uint32_t n_vocab, coli__companions *c)
+static coli_status use_tokenizer(const char *what, json_t *tokenizer, const char *config_what,
+                                 json_t *config, uint32_t n_vocab, coli__companions *c)
 {
-    char *tokenizer = NULL, *config = NULL;
-    coli_status status = coli__path_join(dir, "tokenizer.json", &tokenizer);
-    if (status == COLI_OK) status = coli__path_join(dir, "tokenizer_config.json", &config);
-    if (status == COLI_OK && coli__path_exists(tokenizer))
-        status = coli__tok_open(tokenizer, config, &c->tok);
-    if (status == COLI_OK && c->tok && coli__tok_n_id(c->tok) > n_vocab)
-        status = coli__fail(COLI_E_FORMAT, "%s: %u ids, but the model has %u rows", tokenizer,
-                            coli__tok_n_id(c->tok), n_vocab);
-    coli__free(tokenizer);
-    coli__free(config);
-    c->think_open_id = c->tok ? coli__tok_added_id(c->tok, "<think>") : -1;
-    c->think_close_id = c->tok ? coli__tok_added_id(c->tok, "</think>") : -1;
+    c->think_open_id = c->think_close_id = -1;
+    if (!tokenizer) return COLI_OK;
+    COLI_TRY(coli__tok_from_json(what, tokenizer, config_what, config, &c->tok));
+    if (coli__tok_n_id(c->tok) > n_vocab)
+        return coli__fail(COLI_E_FORMAT, "%s: %u ids, but the model has %u rows", what,
+                          coli__tok_n_id(c->tok), n_vocab);
+    c->think_open_id = coli__tok_added_id(c->tok, "<think>");
+    c->think_close_id = coli__tok_added_id(c->tok, "</think>");
+    return COLI_OK;
+}
+
+/* -- the files --------------------------------------------------------------------------------- */
+
+enum { TOKENIZER, TOKENIZER_CONFIG, GENERATION, N_FILE };
+
+static const struct {
+    const char *name;
+    uint64_t max_bytes;
+    int max_depth;
+} limits[N_FILE] = {
+    [TOKENIZER] = {"tokenizer.json", COLI_TOK_MAX_BYTES, COLI_TOK_MAX_DEPTH},
+    [TOKENIZER_CONFIG] = {"tokenizer_config.json", COLI_TOK_CONFIG_MAX_BYTES, COLI_TOK_MAX_DEPTH},
+    [GENERATION] = {"generation_config.json", 1 << 20, 16},
+};
+
+typedef struct parsed {
+    char *path[N_FILE]; // for messages
+    json_t *json[N_FILE];
+} parsed;
+
+static coli_status parse_file(int file, const char *path, const coli__pack_span *span, json_t **out)
+{
+    const uint64_t most = limits[file].max_bytes;
+    if (!span->data) return COLI_OK;
+    if (span->n_bytes <= most)
+        return coli__json_parse(path, span->data, (size_t)span->n_bytes, limits[file].max_depth,
+                                out);
+    return coli__fail(COLI_E_FORMAT, "%s: expected at most %llu bytes, found %llu", path,
+                      (unsigned long long)most, (unsigned long long)span->n_bytes);
+}
+
+static coli_status read_file(int file, const char *path, json_t **out)
+{
+    const coli_status status =
+        coli__json_read(path, limits[file].max_bytes, limits[file].max_depth, out);
+    return status == COLI_E_NOTFOUND ? COLI_OK : status;
+}
+
+static coli_status find_paths(const char *dir, parsed *p)
+{
+    for (int i = 0; i < N_FILE; i++) COLI_TRY(coli__path_join(dir, limits[i].name, &p->path[i]));
+    return COLI_OK;
+}
+
+static coli_status use(const parsed *p, const json_t *config, uint32_t n_vocab,
+                       coli__companions *out)
+{
+    COLI_TRY(use_tokenizer(p->path[TOKENIZER], p->json[TOKENIZER], p->path[TOKENIZER_CONFIG],
+                           p->json[TOKENIZER_CONFIG], n_vocab, out));
+    return use_generation(p->path[GENERATION], p->json[GENERATION], config, n_vocab, out);
+}
+
+static coli_status finish(parsed *p, coli_status status, coli__companions *out)
+{
+    for (int i = 0; i < N_FILE; i++) {
+        coli__free(p->path[i]);
+        json_decref(p->json[i]);
+    }
+    if (status != COLI_OK) coli__companions_finish(out);
     return status;
 }
 
 coli_status coli__companions_read(const char *dir, const json_t *config, uint32_t n_vocab,
                                   coli__companions *out)
 {
+    parsed p = {{NULL}, {NULL}};
     *out = (coli__companions){0};
-    coli_status status = read_tokenizer(dir, n_vocab, out);
-    if (status == COLI_OK) status = read_generation(dir, config, n_vocab, out);
-    if (status != COLI_OK) coli__companions_finish(out);
-    return status;
+    coli_status status = find_paths(dir, &p);
+    for (int i = 0; i < N_FILE && status == COLI_OK; i++)
+        status = read_file(i, p.path[i], &p.json[i]);
+    if (status == COLI_OK) status = use(&p, config, n_vocab, out);
+    return finish(&p, status, out);
+}
+
+coli_status coli__companions_of(const coli__pack_files *files, const json_t *config,
+                                uint32_t n_vocab, coli__companions *out)
+{
+    const coli__pack_span *const spans[N_FILE] = {[TOKENIZER] = &files->tokenizer,
+                                                  [TOKENIZER_CONFIG] = &files->tokenizer_config,
+                                                  [GENERATION] = &files->generation};
+    parsed p = {{NULL}, {NULL}};
+    *out = (coli__companions){0};
+    coli_status status = find_paths(files->name, &p);
+    for (int i = 0; i < N_FILE && status == COLI_OK; i++)
+        status = parse_file(i, p.path[i], spans[i], &p.json[i]);
+    if (status == COLI_OK) status = use(&p, config, n_vocab, out);
+    return finish(&p, status, out);
 }
 
 void coli__companions_finish(coli__companions *c)

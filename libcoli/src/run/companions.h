@@ -5,6 +5,7 @@
 
 #include "../../include/coli/coli.h"
 #include "../model/json.h"
+#include "../model/pack.h"
 #include "../model/tokenizer.h"
 
 enum { COLI_MAX_STOP_ID = 16 };
@@ -22,6 +23,9 @@ typedef struct coli__companions {
  * n_vocab its rows of logits. */
 coli_status coli__companions_read(const char *dir, const json_t *config, uint32_t n_vocab,
                                   coli__companions *out);
+/* The same of files in memory, as they stand in a pack. */
+coli_status coli__companions_of(const coli__pack_files *files, const json_t *config,
+                                uint32_t n_vocab, coli__companions *out);
 void coli__companions_finish(coli__companions *c); // accepts a zeroed struct
 
 extern const coli_sampling coli__sampling_neutral;

@@ -47,6 +47,13 @@ coli__interval coli__ratio_interval(const coli__ratio *r)
     return (coli__interval){value, value - half, value + half};
 }
 
+coli__interval coli__interval_within(coli__interval i, double least, double most)
+{
+    if (isfinite(i.low) && i.low < least) i.low = least;
+    if (isfinite(i.high) && i.high > most) i.high = most;
+    return i;
+}
+
 coli__interval coli__pairs_interval(uint32_t n, uint32_t lost, uint32_t won)
 {
     if (n == 0) return (coli__interval){0, -INFINITY, INFINITY};
@@ -145,7 +152,9 @@ static coli__interval loss_of_sums(const coli_scores *a, const coli_scores *b, c
         const double before = m == COLI_MEASURE_NLL ? value_of(a, i, m, &n) : 0;
         coli__ratio_add(&r, m == COLI_MEASURE_TOP ? n - value : value - before, n);
     }
-    return coli__ratio_interval(&r);
+    const coli__interval i = coli__ratio_interval(&r);
+    if (m == COLI_MEASURE_NLL) return i;
+    return coli__interval_within(i, 0, m == COLI_MEASURE_TOP ? 1 : INFINITY);
 }
 
 /* Of right and wrong. */

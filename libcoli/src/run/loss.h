@@ -24,6 +24,10 @@ typedef struct coli__ratio {
 void coli__ratio_add(coli__ratio *r, double d, double n);
 coli__interval coli__ratio_interval(const coli__ratio *r);
 
+/* Cut off what no items can have: a divergence is not below 0, a share not above 1.  An infinite end, which
+ * says that there is no telling, stays. */
+coli__interval coli__interval_within(coli__interval i, double least, double most);
+
 /* Pairs of right and wrong: of n, `lost` were right before and are wrong now, `won` the other way.  The
  * interval is Agresti and Min's (2005): half a pair is added to each of the four cases, since no
  * difference seen in n pairs is no proof that there is none.

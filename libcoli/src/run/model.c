@@ -405,6 +405,34 @@ static coli_status imagine_container(coli_model *m, const char *dir, const char 
     return status;
 }
 
+/* Of what a source holds, and its family asks for. */
+static coli_status imagine_source(coli_model *m, const char *path, const coli__checkpoint *k,
+                                  const coli__formats *formats)
+{
+    json_t *config;
+    coli__formats f = *formats;
+    f.source = k;
+    COLI_TRY(coli__json_parse_small(path, k->config_text.data, k->config_text.n_bytes,
+                                    COLI_CONFIG_MAX_DEPTH, &config));
+    const coli_status status =
+        coli__container_imagine(path, k->engine, config, &k->spec, &f, &m->container);
+    json_decref(config);
+    return status;
+}
+
+static coli_status find_source(coli_model *m, const char *path, bool is_file,
+                               const coli__formats *formats)
+{
+    coli__checkpoint k;
+    COLI_TRY(is_file ? coli__checkpoint_open_gguf(path, coli__engine_gguf, coli__engine_describe,
+                                                  NULL, NULL, &k)
+                     : coli__checkpoint_open(path, coli__engine_describe, NULL, NULL, &k));
+    const coli_status status = imagine_source(m, path, &k, formats);
+    coli__checkpoint_finish(&k);
+    m->is_of_source = true;
+    return status;
+}
+
 /* Whether there is a file of that name in a directory; its path (coli__free). */
 static coli_status look_for(const char *dir, const char *name, char **path, bool *is_there)
 {
@@ -416,9 +444,13 @@ static coli_status look_for(const char *dir, const char *name, char **path, bool
 static coli_status find_container(coli_model *m, const char *dir, const coli__formats *formats)
 {
     char *model = NULL, *config = NULL;
-    bool has_model = true, has_config = false;
+    bool has_model = true, has_config = false, is_merged = false;
     coli_status status = COLI_OK;
-    if (formats) status = look_for(dir, "model.coli", &model, &has_model);
+    if (formats && coli__path_exists(dir) && !coli__path_is_dir(dir))
+        return find_source(m, dir, true, formats);
+    if (formats) status = coli__merged_look(dir, &is_merged);
+    if (status == COLI_OK && is_merged) return find_source(m, dir, false, formats);
+    if (status == COLI_OK && formats) status = look_for(dir, "model.coli", &model, &has_model);
     if (status == COLI_OK && !has_model)
         status = look_for(dir, "config.json", &config, &has_config);
     if (status == COLI_OK && has_config)

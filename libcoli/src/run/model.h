@@ -15,6 +15,7 @@
 struct coli_model {
     /* immutable after open */
     coli__container *container;
+    bool is_of_source; // imagined, by the tensors of what would be converted
     const coli__engine *engine;
     void *weights; // the engine's
     coli__numa numa;
@@ -52,8 +53,8 @@ bool coli__model_is_stop(const coli_model *m, int32_t id);
  * sizes; devices that hold nothing, but with the memory reserved that the trunk would take if they were
  * faster than the processor.  No threads, tokenizer or store.  coli_model_close it, also after a
  * failure.
- *   formats  where there is no model.coli: as if config.json's model had been converted to these; NULL:
- *            that is an error */
+ *   formats  where there is no model.coli: as if config.json's model, the GGUF file or the container of
+ *            merged experts had been converted to these; NULL: that is an error */
 coli_status coli__model_look(coli_model *m, const char *dir, const coli_model_opts *o,
                              const coli__formats *formats);
 /* How many experts of each layer memory holds, beside the trunk and one session like this: fills ram and

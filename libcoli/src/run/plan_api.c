@@ -188,6 +188,7 @@ static coli_status plan(coli_model *m, const char *dir, const wishes *w, coli_pl
     coli_session_opts session = w->session;
     COLI_TRY(coli__model_look(m, dir, o, &w->formats));
     r->is_imagined = coli__container_is_imagined(m->container);
+    r->is_of_source = m->is_of_source;
     if (w->formats_are_asked && !r->is_imagined)
         return coli__fail(COLI_E_INVALID,
                           "%s: is a container, which has its formats: none can be chosen", dir);
@@ -235,6 +236,8 @@ static coli_status read_wishes(const coli_model_opts *model, const coli_session_
     COLI_TRY(coli__opts_copy("coli_session_opts", &w->session, sizeof w->session, session));
     COLI_TRY(coli__wfmt_parse(o->experts ? o->experts : "int4", &w->formats.experts));
     COLI_TRY(coli__wfmt_parse(o->trunk ? o->trunk : "int8", &w->formats.trunk));
+    w->formats.experts_are_default = !o->experts;
+    w->formats.trunk_is_default = !o->trunk;
     return o->recipe ? read_recipe(o, &w->formats.recipe) : COLI_OK;
 }
 

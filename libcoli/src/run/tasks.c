@@ -78,10 +78,10 @@ static coli_status add_file(coli_tasks *t, const char *name)
 static coli_status add_item(coli_tasks *t, const coli__task *item, uint32_t n_longest)
 {
     if (n_longest > t->n_ctx_max)
-        return coli__fail(COLI_E_LIMIT, "%u tokens; the model was made for at most %u", n_longest,
+        return coli__fail(COLI_E_FORMAT, "%u tokens; the model was made for at most %u", n_longest,
                           t->n_ctx_max);
     if (coli__tasks_n(t) == COLI__MAX_ITEM)
-        return coli__fail(COLI_E_LIMIT, "expected at most %d items", COLI__MAX_ITEM);
+        return coli__fail(COLI_E_FORMAT, "expected at most %d items", COLI__MAX_ITEM);
     if (n_longest > t->n_ctx) t->n_ctx = n_longest;
     t->n_kind[item->kind]++;
     t->n_token += item->n_id;
@@ -115,7 +115,7 @@ static coli_status encode(const coli_tasks *t, const char *text, size_t n_bytes,
     if (n > UINT32_MAX / 2) {
         coli__free(*ids);
         *ids = NULL;
-        return coli__fail(COLI_E_LIMIT, "%zu tokens", n);
+        return coli__fail(COLI_E_FORMAT, "%zu tokens", n);
     }
     *n_id = (uint32_t)n;
     return COLI_OK;
@@ -408,7 +408,7 @@ static coli_status read_dir(coli_tasks *t, const char *dir)
         char *path = NULL;
         const bool wanted = has_ending(names[i], ".jsonl") || has_ending(names[i], ".txt");
         if (wanted && status == COLI_OK && t->n_file == MAX_FILE)
-            status = coli__fail(COLI_E_LIMIT, "%s: expected at most %d files", dir, MAX_FILE);
+            status = coli__fail(COLI_E_FORMAT, "%s: expected at most %d files", dir, MAX_FILE);
         if (wanted && status == COLI_OK) status = coli__path_join(dir, names[i], &path);
         if (path && status == COLI_OK) status = read_file(t, path);
         coli__free(path);

@@ -3,6 +3,7 @@
 
 #include "../model/chat_template.h"
 #include "../model/convert.h"
+#include "../model/merged.h"
 #include "../model/pack.h"
 #include "../model/safetensors.h"
 #include "../model/synth.h"
@@ -116,21 +117,45 @@ coli_status coli_chat_render(const char *tmpl, const char *messages, size_t n_me
 
 /* -- containers -------------------------------------------------------------------------------- */
 
+/* Rows of the embedding: ids are below it. */
+static coli_status find_vocab(const json_t *config, uint32_t *n_vocab)
+{
+    const char *engine;
+    coli__model_spec spec;
+    *n_vocab = 0;
+    COLI_TRY(coli__engine_describe(config, &engine, &spec));
+    for (uint32_t i = 0; i < spec.n_tensor; i++)
+        if (spec.tensors[i].role == COLI_ROLE_EMBED) *n_vocab = spec.tensors[i].n_out;
+    coli__model_spec_finish(&spec);
+    return COLI_OK;
+}
+
 /* Whether the tokenizer and the generation settings in `dir` can be used with this model: before hours
  * of conversion, and as a part of verifying. */
 static coli_status check_companions(const char *dir, const json_t *config)
 {
-    const char *engine;
-    coli__model_spec spec;
-    COLI_TRY(coli__engine_describe(config, &engine, &spec));
-    uint32_t n_vocab = 0;
-    for (uint32_t i = 0; i < spec.n_tensor; i++)
-        if (spec.tensors[i].role == COLI_ROLE_EMBED) n_vocab = spec.tensors[i].n_out;
-    coli__model_spec_finish(&spec);
+    uint32_t n_vocab;
     coli__companions companions;
+    COLI_TRY(find_vocab(config, &n_vocab));
     COLI_TRY(coli__companions_read(dir, config, n_vocab, &companions));
     coli__companions_finish(&companions);
     return COLI_OK;
+}
+
+/* config.json, or what a container of merged experts has in its place. */
+static coli_status read_config(const char *src, const char *path, json_t **config)
+{
+    coli__buf text = {0};
+    coli__merged merged;
+    *config = NULL;
+    coli_status status = coli__merged_open(src, &text, &merged);
+    if (status == COLI_OK && !merged.is)
+        status = coli__file_read(path, COLI_CONFIG_MAX_BYTES, &text);
+    if (status == COLI_OK)
+        status = coli__json_parse_small(path, text.data ? text.data : "", text.n_bytes,
+                                        COLI_CONFIG_MAX_DEPTH, config);
+    coli__buf_finish(&text);
+    return status;
 }
 
 static coli_status check_files(const char *src)
@@ -138,8 +163,7 @@ static coli_status check_files(const char *src)
     char *path;
     json_t *config;
     COLI_TRY(coli__path_join(src, "config.json", &path));
-    coli_status status =
-        coli__json_read(path, COLI_CONFIG_MAX_BYTES, COLI_CONFIG_MAX_DEPTH, &config);
+    coli_status status = read_config(src, path, &config);
     coli__free(path);
     if (status == COLI_OK) status = check_companions(src, config);
     json_decref(config);
@@ -220,24 +244,61 @@ coli_status coli_verify(const char *dir, coli_progress_fn progress, void *user)
 
 /* -- packs ------------------------------------------------------------------------------------- */
 
+/* check_companions, of those in a pack. */
+static coli_status use_packed(const coli__pack_files *files, const json_t *config)
+{
+    uint32_t n_vocab;
+    coli__companions companions;
+    COLI_TRY(find_vocab(config, &n_vocab));
+    COLI_TRY(coli__companions_of(files, config, n_vocab, &companions));
+    coli__companions_finish(&companions);
+    return COLI_OK;
+}
+
+static coli_status check_packed(const coli__pack_files *files)
+{
+    json_t *config;
+    if (files->config.n_bytes > COLI_CONFIG_MAX_BYTES)
+        return coli__fail(COLI_E_FORMAT, "%s: config.json: expected at most %d bytes, found %llu",
+                          files->name, COLI_CONFIG_MAX_BYTES,
+                          (unsigned long long)files->config.n_bytes);
+    COLI_TRY(coli__json_parse_small("config.json", files->config.data,
+                                    (size_t)files->config.n_bytes, COLI_CONFIG_MAX_DEPTH, &config));
+    const coli_status status = use_packed(files, config);
+    json_decref(config);
+    return status;
+}
+
+static coli__pack_job job_of(const char *from, const char *to, coli_progress_fn progress,
+                             void *user)
+{
+    return (coli__pack_job){.from = from,
+                            .to = to,
+                            .describe = coli__engine_describe,
+                            .verify = coli_verify,
+                            .check_files = check_packed,
+                            .progress = progress,
+                            .user = user};
+}
+
 coli_status coli_pack(const char *dir, const char *file, coli_progress_fn progress, void *user)
 {
     if (!dir || !file) return coli__fail(COLI_E_INVALID, "coli_pack: a path is NULL");
-    const coli__pack_job args = {dir, file, coli__engine_describe, progress, user};
+    const coli__pack_job args = job_of(dir, file, progress, user);
     return coli__pack(&args);
 }
 
 coli_status coli_pack_verify(const char *file, coli_progress_fn progress, void *user)
 {
     if (!file) return coli__fail(COLI_E_INVALID, "coli_pack_verify: file is NULL");
-    const coli__pack_job args = {file, NULL, coli__engine_describe, progress, user};
+    const coli__pack_job args = job_of(file, NULL, progress, user);
     return coli__pack_verify(&args);
 }
 
 coli_status coli_unpack(const char *file, const char *dir, coli_progress_fn progress, void *user)
 {
     if (!file || !dir) return coli__fail(COLI_E_INVALID, "coli_unpack: a path is NULL");
-    const coli__pack_job args = {file, dir, coli__engine_describe, progress, user};
+    const coli__pack_job args = job_of(file, dir, progress, user);
     return coli__unpack(&args);
 }
 
