@@ -56,7 +56,7 @@ static const usage_case usage_cases[] = {
      2,
      "expected scalar, avx2, avxvnni, avx512, amx, neon or i8mm, found \"avx\"\nhint: did you mean "
      "avx2?"},
-    {"coli", {"run", "--no-think=yes", "x"}, NULL, 2, "takes no value"},
+    {"coli", {"run", "--no-think=maybe", "x"}, NULL, 2, "expected yes or no"},
     {"coli", {"run", "--system"}, NULL, 2, "--system needs a value"},
     {"coli", {"run", "--system", "--no-think"}, NULL, 2, "write --system=--no-think"},
     {"coli", {"run", "--model", "", "x"}, NULL, 2, "--model: expected a path, found \"\""},

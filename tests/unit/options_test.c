@@ -33,7 +33,7 @@ static const app_program program = {
 
 static const char *const variables[] = {
     "COLI_BACKEND", "COLI_CUDA", "COLI_VULKAN",    "COLI_BACKEND_PATH", "COLI_BACKEND_OPTIONS",
-    "COLI_FAKE",    "COLI_GPUS", "CUDA_EXPERT_GB", "VK_EXPERT_GB"};
+    "COLI_FAKE",    "COLI_GPUS", "CUDA_EXPERT_GB", "VK_EXPERT_GB",      "QT_PREFILL_REPLAN"};
 
 /* `coli ARGS` with the variables ENV ("NAME=value ..."), and no other of ours. */
 static int run(const char *env, const char *args)
@@ -179,6 +179,27 @@ T_TEST(variables_of_one_backend)
     T_TRUE(seen.backend_options == NULL);
 }
 
+/* The command line has the last word, also where it says no. */
+T_TEST(yes_or_no)
+{
+    T_BEGIN;
+    T_EQ(run("QT_PREFILL_REPLAN=1", "run"), APP_OK);
+    T_EQ(seen.replan, true);
+    T_EQ(run("QT_PREFILL_REPLAN=1", "run --replan=no"), APP_OK);
+    T_EQ(seen.replan, false);
+    T_EQ(run("QT_PREFILL_REPLAN=0", "run --replan"), APP_OK);
+    T_EQ(seen.replan, true);
+    T_EQ(run("", "run --replan=yes"), APP_OK);
+    T_EQ(seen.replan, true);
+    T_EQ(run("", "run --no-pilot=no"), APP_OK);
+    T_EQ(seen.no_pilot, false);
+    T_EQ(run("", "run --no-pilot=yes"), APP_OK);
+    T_EQ(seen.no_pilot, true);
+    T_EQ(run("", "run --replan="), APP_BAD);
+    T_EQ(run("", "run --replan=1"), APP_BAD);
+    T_EQ(run("QT_PREFILL_REPLAN=no", "run"), APP_BAD);
+}
+
 T_TEST(names_of_backends)
 {
     T_BEGIN;
@@ -195,11 +216,9 @@ T_TEST(names_of_backends)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(vram),
-        cmocka_unit_test(devices),
-        cmocka_unit_test(which_backend),
-        cmocka_unit_test(variables_of_one_backend),
-        cmocka_unit_test(names_of_backends),
+        cmocka_unit_test(vram),          cmocka_unit_test(devices),
+        cmocka_unit_test(which_backend), cmocka_unit_test(variables_of_one_backend),
+        cmocka_unit_test(yes_or_no),     cmocka_unit_test(names_of_backends),
     };
     app_terminal_init("coli");
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -219,7 +219,8 @@ T_TEST(splits_that_do_not_fit)
     coli_model *m;
     coli_model_opts opts = backend_opts(100, false, "devices=2");
     opts.layer_split = 9;
-    T_FAILS(coli_model_open(dir, &opts, &m), COLI_E_INVALID, "there are 8 layers and 2 devices");
+    T_FAILS(coli_model_open(dir, &opts, &m), COLI_E_INVALID,
+            "layer-split 9: layers for the first of two devices: there are 8 layers and 2 devices");
     opts.layer_split = 2;
     opts.backend_options = "devices=3";
     T_FAILS(coli_model_open(dir, &opts, &m), COLI_E_INVALID, "there are 8 layers and 3 devices");

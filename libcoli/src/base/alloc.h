@@ -52,5 +52,16 @@ static inline bool coli__add(uint64_t a, uint64_t b, uint64_t *out)
 {
     return !__builtin_add_overflow(a, b, out);
 }
+/* The same, saturating: for sizes that are compared with what there is, where too much is too much. */
+static inline uint64_t coli__times(uint64_t a, uint64_t b)
+{
+    uint64_t product;
+    return coli__mul(a, b, &product) ? product : UINT64_MAX;
+}
+static inline uint64_t coli__plus(uint64_t a, uint64_t b)
+{
+    uint64_t sum;
+    return coli__add(a, b, &sum) ? sum : UINT64_MAX;
+}
 
 #endif

@@ -6,16 +6,10 @@
 
 #include "../base/alloc.h"
 
-static uint64_t times(uint64_t a, uint64_t b)
+/* A limit: more than all memory is still not "no limit". */
+static uint64_t known(uint64_t bytes)
 {
-    uint64_t product;
-    return coli__mul(a, b, &product) ? product : UINT64_MAX;
-}
-
-static uint64_t plus(uint64_t a, uint64_t b)
-{
-    uint64_t sum;
-    return coli__add(a, b, &sum) && sum != COLI__BUDGET_UNKNOWN ? sum : COLI__BUDGET_UNKNOWN - 1;
+    return bytes != COLI__BUDGET_UNKNOWN ? bytes : COLI__BUDGET_UNKNOWN - 1;
 }
 
 static uint64_t minus(uint64_t a, uint64_t b)
@@ -64,7 +58,7 @@ static uint64_t budget_of(const coli__ram_ask *ask)
 {
     if (ask->ram_bytes > 0) return ask->ram_bytes;
     if (ask->free_bytes == COLI__BUDGET_UNKNOWN) return COLI__BUDGET_UNKNOWN;
-    return plus(ask->resident_bytes, most_of(ask->free_bytes));
+    return known(coli__plus(ask->resident_bytes, most_of(ask->free_bytes)));
 }
 
 coli__ram_budget coli__budget_ram(const coli__ram_ask *ask)
@@ -73,7 +67,8 @@ coli__ram_budget coli__budget_ram(const coli__ram_ask *ask)
     b.expert_bytes = b.budget_bytes == COLI__BUDGET_UNKNOWN
                          ? COLI__BUDGET_UNKNOWN
                          : minus(b.budget_bytes, ask->resident_bytes);
-    const uint64_t per_cap = times(ask->slot_bytes, ask->n_layer); // one more expert in each layer
+    const uint64_t per_cap =
+        coli__times(ask->slot_bytes, ask->n_layer); // one more expert in each layer
     const uint64_t cap = b.expert_bytes / per_cap;
     b.is_short = cap == 0;
     b.cap = cap == 0 ? 1 : cap < ask->n_expert ? (uint32_t)cap : ask->n_expert;

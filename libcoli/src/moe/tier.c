@@ -525,10 +525,11 @@ static uint32_t list_devices(const coli__tier *t, uint8_t *list)
 static coli_status home_layers(const coli__tier *t, const uint8_t *list, uint32_t n, uint8_t *home)
 {
     if (t->layer_split > 0 && (n != 2 || t->layer_split > t->n_layer))
-        return coli__fail(COLI_E_INVALID,
-                          "homes of the experts: %u of the layers for the first of two devices: "
-                          "there are %u layers and %u devices",
-                          t->layer_split, t->n_layer, n);
+        return coli__fail(
+            COLI_E_INVALID,
+            "layer-split %u: layers for the first of two devices: there are %u layers "
+            "and %u devices",
+            t->layer_split, t->n_layer, n);
     double weights[COLI__MAX_DEVICE];
     for (uint32_t i = 0; i < n; i++) weights[i] = (double)coli__devices_room(t->devices, list[i]);
     coli__home_of_layers(weights, n, t->n_layer, home);

@@ -6,6 +6,7 @@
  * follows from them is expect.h. */
 #include <string.h>
 
+#include "../base/alloc.h"
 #include "../base/memory.h"
 #include "../model/recipe.h"
 #include "../moe/budget.h"
@@ -14,12 +15,6 @@
 #include "expect.h"
 #include "plan_measure.h"
 #include "session.h"
-
-static uint64_t plus(uint64_t a, uint64_t b)
-{
-    uint64_t sum;
-    return coli__add(a, b, &sum) ? sum : UINT64_MAX;
-}
 
 static uint64_t n_expert_all(const coli_plan_result *r)
 {
@@ -39,7 +34,7 @@ static coli_status plan_devices(const coli_model *m, const coli_model_opts *o, c
     r->n_device = coli__devices_n(m->devices);
     for (uint32_t i = 0; i < r->n_device; i++) {
         r->n_in_vram += n[i];
-        r->vram_bytes = plus(r->vram_bytes, coli__devices_room(m->devices, i));
+        r->vram_bytes = coli__plus(r->vram_bytes, coli__devices_room(m->devices, i));
         r->vram_trunk_bytes +=
             coli__devices_used(m->devices, i) - coli__tier_spare_bytes(m->tier, i);
     }
@@ -93,8 +88,8 @@ static uint32_t shorter_ctx(const coli_model_opts *o, uint64_t slot_bytes,
                             const coli_plan_result *r)
 {
     const bool asked = o->ram_bytes > 0;
-    const uint64_t slots = asked ? slot_bytes : plus(slot_bytes, slot_bytes / 88 * 12 + 100),
-                   needed = plus(r->resident_bytes, slots),
+    const uint64_t slots = asked ? slot_bytes : coli__plus(slot_bytes, slot_bytes / 88 * 12 + 100),
+                   needed = coli__plus(r->resident_bytes, slots),
                    room = asked ? o->ram_bytes : r->available_bytes;
     return room > 0 && needed > room
                ? coli__budget_shorter_ctx(r->n_ctx, r->kv_bytes, needed - room)
@@ -109,10 +104,10 @@ static void plan_fit(const coli_model *m, const coli_model_opts *o, const uint32
     r->n_on_disk = s.n_disk;
     const uint64_t slot_bytes = coli__store_slot_bytes(m->container),
                    per_cap = slot_bytes ? slot_bytes : UINT64_MAX; // one expert of each layer
-    uint64_t slots; // every layer has as many, so the one that devices hold least of decides
-    if (!coli__mul(s.most, per_cap, &slots)) slots = UINT64_MAX;
-    r->needed_bytes = plus(r->resident_bytes, slots);
-    r->least_bytes = plus(r->resident_bytes, per_cap);
+    // Every layer has as many, so the one that devices hold least of decides.
+    const uint64_t slots = coli__times(s.most, per_cap);
+    r->needed_bytes = coli__plus(r->resident_bytes, slots);
+    r->least_bytes = coli__plus(r->resident_bytes, per_cap);
     r->fit = m->ram.is_short ? COLI_FIT_NOT : s.n_disk > 0 ? COLI_FIT_READS : COLI_FIT_ALL;
     if (r->fit != COLI_FIT_ALL && r->ram_bytes > 0 && r->needed_bytes > r->ram_bytes)
         r->n_ctx_all = shorter_ctx(o, slots, r);
@@ -128,7 +123,7 @@ static void plan_token(const coli_model *m, coli_plan_result *r)
     r->token_head_bytes = m->token_head_bytes;
     r->token_expert_ram_bytes = m->token_expert_bytes - r->token_vram_bytes - r->token_disk_bytes;
     r->token_ram_bytes = r->token_trunk_bytes + r->token_head_bytes + r->token_expert_ram_bytes;
-    r->token_state_bytes = plus(r->state_bytes, r->state_bytes);
+    r->token_state_bytes = coli__plus(r->state_bytes, r->state_bytes);
     r->token_kv_bytes = r->kv_bytes;
 }
 
@@ -141,7 +136,7 @@ static coli_status plan_speed(coli_model *m, const coli_model_opts *o, coli_plan
 {
     COLI_TRY(coli__plan_measure(m, o, r));
     const double away = (double)r->n_in_vram / (double)n_expert_all(r);
-    const coli__expect_in in = {.ram_bytes = plus(r->token_ram_bytes, r->token_state_bytes),
+    const coli__expect_in in = {.ram_bytes = coli__plus(r->token_ram_bytes, r->token_state_bytes),
                                 .kv_bytes = r->token_kv_bytes,
                                 .disk_bytes = r->token_disk_bytes,
                                 .vram_bytes = r->token_vram_bytes,
