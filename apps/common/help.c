@@ -150,8 +150,8 @@ static void command_help(const app_program *program, const app_command *c, FILE 
     fprintf(out, "\nexamples:\n%s\noptions:\n", c->examples);
     for (uint32_t i = 0; i < APP_N_OPTION; i++)
         if (app_options[i].commands & c->bit) option_help(&app_options[i], c->bit, out);
-    fputs("\nAn option without a value is off with `=no`, as in --json=no, also where the "
-          "environment\nswitches it on.\n",
+    fputs("\nAn option without a value is off with `=no`, also where the environment switches\n"
+          "it on.\n",
           out);
 }
 

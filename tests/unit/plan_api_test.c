@@ -533,7 +533,8 @@ T_TEST(refusals)
     T_FAILS(coli_plan(demo, &o, NULL, &p), COLI_E_INVALID, "65 experts");
     o = backend_opts(50, false, "devices=2");
     o.layer_split = 99;
-    T_FAILS(coli_plan(demo, &o, NULL, &p), COLI_E_INVALID, "99 of the layers");
+    T_FAILS(coli_plan(demo, &o, NULL, &p), COLI_E_INVALID,
+            "layer-split 99: layers for the first of two");
     static const struct {
         uint32_t unit;
         double vram;
