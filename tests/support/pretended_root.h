@@ -27,7 +27,7 @@ static inline int remove_root(void **state)
 /* The file at `path`, which begins with a slash; directories on the way are made. */
 static inline void put(const char *path, const char *text)
 {
-    char full[256];
+    char full[512];
     snprintf(full, sizeof full, "%s%s", root, path);
     for (char *slash = full + strlen(root) + 1; (slash = strchr(slash, '/')); *slash++ = '/') {
         *slash = 0;
