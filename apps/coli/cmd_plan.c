@@ -383,8 +383,7 @@ static int fail_file(coli_status status, const char *path)
 {
     const bool is_other = strstr(coli_error_message(), "is no GGUF file") != NULL;
     const int code = app_fail_reading(status, path, false);
-    if (is_other)
-        app_hint("a model is a directory; of a pack `coli unpack %s DIR` makes one", path);
+    if (is_other) app_hint(APP_NO_DIRECTORY_HINT, path);
     return code;
 }
 

@@ -318,8 +318,7 @@ char *app_opening_advice(const app_settings *s, coli_status status, const char *
     if (is_gguf(dir))
         return app_format("that is a GGUF file: `coli convert %s OUT` makes a container of it",
                           dir);
-    if (app_system_look(dir) == APP_PATH_FILE)
-        return app_format("a model is a directory; of a pack `coli unpack %s DIR` makes one", dir);
+    if (app_system_look(dir) == APP_PATH_FILE) return app_format(APP_NO_DIRECTORY_HINT, dir);
     if (status == COLI_E_NOTFOUND && s->from[APP_OPT_MODEL] == APP_FROM_ENVIRONMENT)
         return app_format("the path comes from COLI_MODEL");
     return NULL;

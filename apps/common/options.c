@@ -421,17 +421,17 @@ static int bad_value(const char *name, const char *before, const app_option *o, 
     return APP_BAD;
 }
 
-/* `--replan=no`: a yes/no option that is off whatever the environment says; `=yes` is as without. */
-static int take_yes_or_no(const app_option *o, const char *answer, app_settings *s)
+/* `--replan=no`: a yes/no option that is off whatever the environment says; `=yes` is as without.  The value
+ * becomes what take_value knows. */
+static int read_yes_or_no(const app_option *o, const char **value)
 {
-    const bool yes = strcmp(answer, "yes") == 0;
-    if (!yes && strcmp(answer, "no") != 0) {
+    const bool yes = strcmp(*value, "yes") == 0;
+    if (!yes && strcmp(*value, "no") != 0) {
         app_error("%s%s: expected yes or no, or no value, found \"%s\"", app_dashes(o), o->name,
-                  answer);
+                  *value);
         return APP_BAD;
     }
-    take_value(o, yes ? NULL : o->kind == APP_FLAG ? "0" : "1", s);
-    s->from[o - app_options] = APP_FROM_COMMAND_LINE;
+    *value = yes ? NULL : o->kind == APP_FLAG ? "0" : "1";
     return APP_OK;
 }
 
@@ -444,7 +444,7 @@ static int take_option(const app_program *program, const app_command *c, int arg
     if (!o) return no_such_option(program, c, &a, argv[*i]);
     if (c && !(o->commands & c->bit)) return wrong_command(program, c, o);
     const char *value = a.value;
-    if (!o->arg && value) return take_yes_or_no(o, value, s);
+    if (!o->arg && value && read_yes_or_no(o, &value) != APP_OK) return APP_BAD;
     if (o->arg && !value) {
         if (*i + 1 < argc) value = argv[*i + 1];
         /* `--system --no-think` forgot the text; -1 may well be a value. */

@@ -56,6 +56,8 @@ typedef struct truth {
     double *w;
 } truth;
 
+static const char *const parts[] = {"gate", "up", "down"};
+
 static truth truths[128];
 static uint32_t n_truth;
 static micro m;
@@ -154,6 +156,14 @@ static void add_grid(const char *name, const form *f, uint32_t rank, const uint6
     micro_add(&m, scale, f->scale_dtype, rank, shape, data);
 }
 
+/* A vector has one dimension. */
+static void add_shaped(const char *full, const truth *t, coli__dtype dtype, void *data)
+{
+    const uint64_t shape[2] = {t->n_out, t->n_in};
+    const bool is_vector = t->n_out == 1 && !strstr(full, "shared_expert_gate");
+    micro_add(&m, full, dtype, is_vector ? 1 : 2, is_vector ? shape + 1 : shape, data);
+}
+
 /* One matrix, in the form's type where that is quantised only if `may_be_fp8`. */
 static void add_matrix(const form *f, const char *name, truth *t, bool may_be_fp8)
 {
@@ -161,8 +171,7 @@ static void add_matrix(const form *f, const char *name, truth *t, bool may_be_fp
     const coli__dtype dtype = fp8 && !may_be_fp8 ? COLI_DT_BF16 : f->dtype;
     uint8_t *data = malloc((size_t)t->n_out * t->n_in * 4);
     double *grid = NULL;
-    const uint64_t shape[2] = {t->n_out, t->n_in},
-                   tiles[2] = {(t->n_out + 127) / 128, (t->n_in + 127) / 128};
+    const uint64_t tiles[2] = {(t->n_out + 127) / 128, (t->n_in + 127) / 128};
     char full[200];
     snprintf(full, sizeof full, "%s", full_name(f, name));
     if (fp8 && may_be_fp8) {
@@ -171,8 +180,7 @@ static void add_matrix(const form *f, const char *name, truth *t, bool may_be_fp
         add_grid(full, f, 2, tiles, scales);
     }
     put_matrix(t->w, t->n_out, t->n_in, dtype, data, grid, 0);
-    const bool is_vector = t->n_out == 1 && !strstr(name, "shared_expert_gate");
-    micro_add(&m, full, dtype, is_vector ? 1 : 2, is_vector ? shape + 1 : shape, data);
+    add_shaped(full, t, dtype, data);
     free(grid);
 }
 
@@ -213,7 +221,6 @@ static void add_fused(const form *f, const coli__expert_spec *s, const char *par
 
 static void add_experts(const form *f, const coli__expert_spec *s)
 {
-    static const char *const parts[] = {"gate", "up", "down"};
     if (f->is_fused) {
         add_fused(f, s, "gate_up_proj", 2, s->d_ff, s->d_model);
         add_fused(f, s, "down_proj", 1, s->d_model, s->d_ff);
@@ -370,7 +377,6 @@ T_TEST(every_form_comes_in)
 /* What the last form's numbers stand for, as a checkpoint of plain f32. */
 static const char *write_plain(void)
 {
-    static const char *const parts[] = {"gate", "up", "down"};
     m = (micro){.config = strdup(text_only)};
     for (uint32_t i = 0; i < n_truth; i++) {
         const truth *t = &truths[i];
@@ -386,9 +392,7 @@ static const char *write_plain(void)
         else
             snprintf(name, sizeof name, "%s%.127s", strncmp(t->name, "lm_head", 7) ? "model." : "",
                      t->name);
-        const uint64_t shape[2] = {t->n_out, t->n_in};
-        const bool is_vector = t->n_out == 1 && !strstr(name, "shared_expert_gate");
-        micro_add(&m, name, COLI_DT_F32, is_vector ? 1 : 2, is_vector ? shape + 1 : shape, data);
+        add_shaped(name, t, COLI_DT_F32, data);
     }
     const char *src = micro_write(&m, micro_path("plain.src"));
     micro_finish(&m);

@@ -399,17 +399,29 @@ T_TEST(where_numbers_come_from)
     coli__dir_remove(out);
 }
 
-/* The model of `k` as a plain checkpoint: each expert's weights, code times scale, as f32.  (k is not to be
- * written any more.) */
-static const char *write_plain(void)
+static void drop_tensors(const char *with)
 {
-    static const char *const parts[] = {"gate", "up", "down"};
     for (uint32_t i = k.m.n; i-- > 0;)
-        if (strstr(k.m.tensors[i].name, ".experts.")) {
+        if (strstr(k.m.tensors[i].name, with)) {
             char name[160];
             snprintf(name, sizeof name, "%s", k.m.tensors[i].name);
             micro_drop(&k.m, name);
         }
+}
+
+/* Of matrix i, of gate, up and down of each expert in turn, in a checkpoint. */
+static void matrix_name(uint32_t i, char *name, size_t cap)
+{
+    static const char *const parts[] = {"gate", "up", "down"};
+    snprintf(name, cap, "model.layers.%u.mlp.experts.%u.%s_proj.weight", i / 3 / N_EXPERT,
+             i / 3 % N_EXPERT, parts[i % 3]);
+}
+
+/* The model of `k` as a plain checkpoint: each expert's weights, code times scale, as f32.  (k is not to be
+ * written any more.) */
+static const char *write_plain(void)
+{
+    drop_tensors(".experts.");
     for (uint32_t i = 0; i < N_LAYER * N_EXPERT * 3; i++) {
         const expert *x = &k.experts[i / 3 / N_EXPERT][i / 3 % N_EXPERT];
         const int part = (int)i % 3;
@@ -420,8 +432,7 @@ static const char *write_plain(void)
                 (float)x->codes[part * N_ONE + (int)c] *
                 x->scales[first_scale(part) + c / n_in * scales_per_row(part) + c % n_in / group];
         char name[160];
-        snprintf(name, sizeof name, "model.layers.%u.mlp.experts.%u.%s_proj.weight",
-                 i / 3 / N_EXPERT, i / 3 % N_EXPERT, parts[part]);
+        matrix_name(i, name, sizeof name);
         micro_add(&k.m, name, COLI_DT_F32, 2, (const uint64_t[]){n_row_of(part), n_in}, w);
     }
     const char *src = micro_write(&k.m, micro_path("plain.src"));
@@ -568,22 +579,15 @@ T_TEST(records_that_are_none)
 T_TEST(a_scale_tensor_per_matrix)
 {
     T_BEGIN;
-    static const char *const parts[] = {"gate", "up", "down"};
     for (int form = 0; form < 3; form++) { // of the other family; renamed, int4; renamed, int8
         make(false, false, 64, 0);
-        for (uint32_t i = k.m.n; i-- > 0;)
-            if (strstr(k.m.tensors[i].name, ".merged_weight")) {
-                char name[160];
-                snprintf(name, sizeof name, "%s", k.m.tensors[i].name);
-                micro_drop(&k.m, name);
-            }
+        drop_tensors(".merged_weight");
         for (uint32_t i = 0; i < N_LAYER * N_EXPERT * 3; i++) {
             const int part = (int)i % 3;
             const uint64_t code[] = {n_row_of(part), n_col_of(part)}, half[] = {N_ONE / 2},
                            scale[] = {N_ONE / 64};
             char name[160];
-            snprintf(name, sizeof name, "model.layers.%u.mlp.experts.%u.%s_proj.weight",
-                     i / 3 / N_EXPERT, i / 3 % N_EXPERT, parts[part]);
+            matrix_name(i, name, sizeof name);
             micro_random(&k.m, name, COLI_DT_U8, form == 2 ? 2 : 1, form == 2 ? code : half);
             strcat(name, ".qs");
             micro_random(&k.m, name, COLI_DT_F32, 1, scale);

@@ -594,17 +594,23 @@ coli_status coli__checkpoint_check_stored(const json_t *config, const char *wher
     return COLI_OK;
 }
 
+coli_status coli__checkpoint_config(const char *dir, const char *path, coli__buf *text,
+                                    coli__merged *merged, json_t **config)
+{
+    *config = NULL;
+    COLI_TRY(coli__merged_open(dir, text, merged));
+    if (!merged->is) COLI_TRY(coli__file_read(path, COLI_CONFIG_MAX_BYTES, text));
+    return coli__json_parse_small(path, text->data ? text->data : "", text->n_bytes,
+                                  COLI_CONFIG_MAX_DEPTH, config);
+}
+
 static coli_status read_config(coli__checkpoint *c, coli__describe_fn describe)
 {
     char *path;
-    json_t *config = NULL;
+    json_t *config;
     COLI_TRY(coli__path_join(c->dir, "config.json", &path));
-    coli_status status = coli__merged_open(c->dir, &c->config_text, &c->merged);
-    if (status == COLI_OK && !c->merged.is)
-        status = coli__file_read(path, COLI_CONFIG_MAX_BYTES, &c->config_text);
-    if (status == COLI_OK)
-        status = coli__json_parse_small(path, c->config_text.data ? c->config_text.data : "",
-                                        c->config_text.n_bytes, COLI_CONFIG_MAX_DEPTH, &config);
+    coli_status status =
+        coli__checkpoint_config(c->dir, path, &c->config_text, &c->merged, &config);
     if (status == COLI_OK) status = coli__checkpoint_check_stored(config, path);
     if (status == COLI_OK) status = describe(config, &c->engine, &c->spec);
     json_decref(config);
@@ -710,6 +716,18 @@ coli_status coli__checkpoint_open_gguf(const char *path, coli__gguf_family_fn fa
     *out = (coli__checkpoint){0};
     COLI_TRY(coli__gguf_open(path, &g));
     return coli__checkpoint_of_gguf(g, family, describe, note, user, out);
+}
+
+coli_status coli__checkpoint_open_source(const char *src, coli__gguf_family_fn family,
+                                         coli__describe_fn describe,
+                                         void (*note)(void *user, const char *line), void *user,
+                                         coli__checkpoint *out)
+{
+    if (!coli__path_exists(src) || coli__path_is_dir(src))
+        return coli__checkpoint_open(src, describe, note, user, out);
+    *out = (coli__checkpoint){0};
+    if (!family) return coli__fail(COLI_E_UNSUPPORTED, "%s: is a file; expected a directory", src);
+    return coli__checkpoint_open_gguf(src, family, describe, note, user, out);
 }
 
 void coli__checkpoint_finish(coli__checkpoint *c)

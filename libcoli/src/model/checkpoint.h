@@ -51,12 +51,21 @@ coli_status coli__checkpoint_open_gguf(const char *path, coli__gguf_family_fn fa
                                        coli__describe_fn describe,
                                        void (*note)(void *user, const char *line), void *user,
                                        coli__checkpoint *out);
+/* Either: a directory is a checkpoint, a file is a GGUF.  E_UNSUPPORTED for a file without a family. */
+coli_status coli__checkpoint_open_source(const char *src, coli__gguf_family_fn family,
+                                         coli__describe_fn describe,
+                                         void (*note)(void *user, const char *line), void *user,
+                                         coli__checkpoint *out);
 /* The same for one that is open.  g is handed over, also when this fails. */
 coli_status coli__checkpoint_of_gguf(coli__gguf *g, coli__gguf_family_fn family,
                                      coli__describe_fn describe,
                                      void (*note)(void *user, const char *line), void *user,
                                      coli__checkpoint *out);
 void coli__checkpoint_finish(coli__checkpoint *c);
+/* config.json of dir, whose path is given, or what a container of merged experts has in its place: its
+ * text, added to *text, and as JSON, NULL when this fails. */
+coli_status coli__checkpoint_config(const char *dir, const char *path, coli__buf *text,
+                                    coli__merged *merged, json_t **config);
 /* Whether weights that are stored as a config.json says can be read; where names the file.  Opening asks it,
  * and coli_plan, which has nothing else yet. */
 coli_status coli__checkpoint_check_stored(const json_t *config, const char *where);

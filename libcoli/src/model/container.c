@@ -211,10 +211,10 @@ static bool recipe_format(const coli__formats *f, const coli__recipe_item *item,
 static coli__wfmt imagined_format(const coli__model_spec *spec, const coli__tensor_spec *s,
                                   const coli__formats *f)
 {
+    if (f->source) return coli__source_format(f, spec, s, &f->source->tensors[s - spec->tensors]);
     char kind[128];
     const coli__recipe_item item = coli__recipe_tensor(spec, s, kind);
     coli__wfmt fmt;
-    if (f->source) return coli__source_format(f, spec, s, &f->source->tensors[s - spec->tensors]);
     if (s->role == COLI_ROLE_VECTOR) return (coli__wfmt){.type = COLI_W_F32};
     if (recipe_format(f, &item, &fmt)) return fmt;
     return s->role == COLI_ROLE_PRECISE ? (coli__wfmt){.type = COLI_W_BF16} : f->trunk;

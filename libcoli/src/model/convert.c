@@ -1219,17 +1219,6 @@ static coli_status check_guides(converter *c)
         a->imatrix, model, coli__imatrix_model(c->imatrix));
 }
 
-/* A directory is a checkpoint, a file is a GGUF. */
-static coli_status open_source(const coli__convert_args *a, coli__checkpoint *out)
-{
-    if (!coli__path_exists(a->src) || coli__path_is_dir(a->src))
-        return coli__checkpoint_open(a->src, a->describe, a->note, a->user, out);
-    *out = (coli__checkpoint){0};
-    if (!a->gguf_family)
-        return coli__fail(COLI_E_UNSUPPORTED, "%s: is a file; expected a directory", a->src);
-    return coli__checkpoint_open_gguf(a->src, a->gguf_family, a->describe, a->note, a->user, out);
-}
-
 coli_status coli__convert(const coli__convert_args *args)
 {
     COLI_TRY(check_args(args));
@@ -1246,7 +1235,9 @@ coli_status coli__convert(const coli__convert_args *args)
     coli_status status = coli__buf_append(&partial, args->out, n_out);
     if (status == COLI_OK) status = coli__buf_str(&partial, ".partial");
     c.out_dir = partial.data;
-    if (status == COLI_OK) status = open_source(args, &c.checkpoint);
+    if (status == COLI_OK)
+        status = coli__checkpoint_open_source(args->src, args->gguf_family, args->describe,
+                                              args->note, args->user, &c.checkpoint);
     if (status == COLI_OK) status = check_guides(&c);
     if (status == COLI_OK) status = write_dir(&c);
     give_memory_back(&c);

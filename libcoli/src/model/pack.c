@@ -87,11 +87,6 @@ static coli_status check_whole(const char *path, const coli__map *map)
                       path);
 }
 
-static coli_status verify_dir(const coli__pack_job *a, const char *dir)
-{
-    return a->verify(dir, a->progress, a->user);
-}
-
 /* -- packing ----------------------------------------------------------------------------------- */
 
 /* What the files are called together: the directory's name, where every system can have it. */
@@ -202,7 +197,7 @@ static coli_status write_pack(packing *p, const char *partial)
 coli_status coli__pack(const coli__pack_job *args)
 {
     if (coli__path_exists(args->to)) return exists(args->to);
-    COLI_TRY(verify_dir(args, args->from)); // what is sent is sound
+    COLI_TRY(args->verify(args->from, args->progress, args->user)); // what is sent is sound
     packing p = {.work = {.args = args}};
     coli__buf partial = {0};
     choose_name(args->from, p.name);
@@ -428,7 +423,8 @@ static coli_status write_files(pack *k, const char *dir)
     for (int f = 0; f < PACK_SUMS; f++)
         if (k->has[f]) COLI_TRY(write_file(k, f, dir));
     COLI_TRY(check_whole(k->path, &k->map));
-    return verify_dir(k->work.args, dir); // what is not sound must not get the name
+    const coli__pack_job *a = k->work.args;
+    return a->verify(dir, a->progress, a->user); // what is not sound must not get the name
 }
 
 static coli_status write_dir(pack *k, const char *partial)

@@ -121,6 +121,13 @@ typedef struct parsed {
     json_t *json[N_FILE];
 } parsed;
 
+static coli_status read_file(int file, const char *path, json_t **out)
+{
+    const coli_status status =
+        coli__json_read(path, limits[file].max_bytes, limits[file].max_depth, out);
+    return status == COLI_E_NOTFOUND ? COLI_OK : status;
+}
+
 static coli_status parse_file(int file, const char *path, const coli__pack_span *span, json_t **out)
 {
     const uint64_t most = limits[file].max_bytes;
@@ -132,16 +139,14 @@ static coli_status parse_file(int file, const char *path, const coli__pack_span 
                       (unsigned long long)most, (unsigned long long)span->n_bytes);
 }
 
-static coli_status read_file(int file, const char *path, json_t **out)
+/* Of the directory, or in memory: packed is NULL or has N_FILE. */
+static coli_status read_all(const char *dir, const coli__pack_span *const *packed, parsed *p)
 {
-    const coli_status status =
-        coli__json_read(path, limits[file].max_bytes, limits[file].max_depth, out);
-    return status == COLI_E_NOTFOUND ? COLI_OK : status;
-}
-
-static coli_status find_paths(const char *dir, parsed *p)
-{
-    for (int i = 0; i < N_FILE; i++) COLI_TRY(coli__path_join(dir, limits[i].name, &p->path[i]));
+    for (int i = 0; i < N_FILE; i++) {
+        COLI_TRY(coli__path_join(dir, limits[i].name, &p->path[i]));
+        COLI_TRY(packed ? parse_file(i, p->path[i], packed[i], &p->json[i])
+                        : read_file(i, p->path[i], &p->json[i]));
+    }
     return COLI_OK;
 }
 
@@ -153,11 +158,16 @@ static coli_status use(const parsed *p, const json_t *config, uint32_t n_vocab,
     return use_generation(p->path[GENERATION], p->json[GENERATION], config, n_vocab, out);
 }
 
-static coli_status finish(parsed *p, coli_status status, coli__companions *out)
+static coli_status read_and_use(const char *dir, const coli__pack_span *const *packed,
+                                const json_t *config, uint32_t n_vocab, coli__companions *out)
 {
+    parsed p = {{NULL}, {NULL}};
+    *out = (coli__companions){0};
+    coli_status status = read_all(dir, packed, &p);
+    if (status == COLI_OK) status = use(&p, config, n_vocab, out);
     for (int i = 0; i < N_FILE; i++) {
-        coli__free(p->path[i]);
-        json_decref(p->json[i]);
+        coli__free(p.path[i]);
+        json_decref(p.json[i]);
     }
     if (status != COLI_OK) coli__companions_finish(out);
     return status;
@@ -166,28 +176,16 @@ static coli_status finish(parsed *p, coli_status status, coli__companions *out)
 coli_status coli__companions_read(const char *dir, const json_t *config, uint32_t n_vocab,
                                   coli__companions *out)
 {
-    parsed p = {{NULL}, {NULL}};
-    *out = (coli__companions){0};
-    coli_status status = find_paths(dir, &p);
-    for (int i = 0; i < N_FILE && status == COLI_OK; i++)
-        status = read_file(i, p.path[i], &p.json[i]);
-    if (status == COLI_OK) status = use(&p, config, n_vocab, out);
-    return finish(&p, status, out);
+    return read_and_use(dir, NULL, config, n_vocab, out);
 }
 
 coli_status coli__companions_of(const coli__pack_files *files, const json_t *config,
                                 uint32_t n_vocab, coli__companions *out)
 {
-    const coli__pack_span *const spans[N_FILE] = {[TOKENIZER] = &files->tokenizer,
-                                                  [TOKENIZER_CONFIG] = &files->tokenizer_config,
-                                                  [GENERATION] = &files->generation};
-    parsed p = {{NULL}, {NULL}};
-    *out = (coli__companions){0};
-    coli_status status = find_paths(files->name, &p);
-    for (int i = 0; i < N_FILE && status == COLI_OK; i++)
-        status = parse_file(i, p.path[i], spans[i], &p.json[i]);
-    if (status == COLI_OK) status = use(&p, config, n_vocab, out);
-    return finish(&p, status, out);
+    const coli__pack_span *const packed[N_FILE] = {[TOKENIZER] = &files->tokenizer,
+                                                   [TOKENIZER_CONFIG] = &files->tokenizer_config,
+                                                   [GENERATION] = &files->generation};
+    return read_and_use(files->name, packed, config, n_vocab, out);
 }
 
 void coli__companions_finish(coli__companions *c)

@@ -420,13 +420,11 @@ static coli_status imagine_source(coli_model *m, const char *path, const coli__c
     return status;
 }
 
-static coli_status find_source(coli_model *m, const char *path, bool is_file,
-                               const coli__formats *formats)
+static coli_status find_source(coli_model *m, const char *path, const coli__formats *formats)
 {
     coli__checkpoint k;
-    COLI_TRY(is_file ? coli__checkpoint_open_gguf(path, coli__engine_gguf, coli__engine_describe,
-                                                  NULL, NULL, &k)
-                     : coli__checkpoint_open(path, coli__engine_describe, NULL, NULL, &k));
+    COLI_TRY(coli__checkpoint_open_source(path, coli__engine_gguf, coli__engine_describe, NULL,
+                                          NULL, &k));
     const coli_status status = imagine_source(m, path, &k, formats);
     coli__checkpoint_finish(&k);
     m->is_of_source = true;
@@ -447,9 +445,9 @@ static coli_status find_container(coli_model *m, const char *dir, const coli__fo
     bool has_model = true, has_config = false, is_merged = false;
     coli_status status = COLI_OK;
     if (formats && coli__path_exists(dir) && !coli__path_is_dir(dir))
-        return find_source(m, dir, true, formats);
+        return find_source(m, dir, formats);
     if (formats) status = coli__merged_look(dir, &is_merged);
-    if (status == COLI_OK && is_merged) return find_source(m, dir, false, formats);
+    if (status == COLI_OK && is_merged) return find_source(m, dir, formats);
     if (status == COLI_OK && formats) status = look_for(dir, "model.coli", &model, &has_model);
     if (status == COLI_OK && !has_model)
         status = look_for(dir, "config.json", &config, &has_config);

@@ -2,8 +2,8 @@
 #include <string.h>
 
 #include "../model/chat_template.h"
+#include "../model/checkpoint.h"
 #include "../model/convert.h"
-#include "../model/merged.h"
 #include "../model/pack.h"
 #include "../model/safetensors.h"
 #include "../model/synth.h"
@@ -130,42 +130,31 @@ static coli_status find_vocab(const json_t *config, uint32_t *n_vocab)
     return COLI_OK;
 }
 
-/* Whether the tokenizer and the generation settings in `dir` can be used with this model: before hours
- * of conversion, and as a part of verifying. */
-static coli_status check_companions(const char *dir, const json_t *config)
+/* Whether the tokenizer and the generation settings in `dir`, or those of a pack, can be used with this
+ * model: before hours of conversion, and as a part of verifying. */
+static coli_status check_companions(const char *dir, const coli__pack_files *packed,
+                                    const json_t *config)
 {
     uint32_t n_vocab;
     coli__companions companions;
     COLI_TRY(find_vocab(config, &n_vocab));
-    COLI_TRY(coli__companions_read(dir, config, n_vocab, &companions));
+    COLI_TRY(packed ? coli__companions_of(packed, config, n_vocab, &companions)
+                    : coli__companions_read(dir, config, n_vocab, &companions));
     coli__companions_finish(&companions);
     return COLI_OK;
-}
-
-/* config.json, or what a container of merged experts has in its place. */
-static coli_status read_config(const char *src, const char *path, json_t **config)
-{
-    coli__buf text = {0};
-    coli__merged merged;
-    *config = NULL;
-    coli_status status = coli__merged_open(src, &text, &merged);
-    if (status == COLI_OK && !merged.is)
-        status = coli__file_read(path, COLI_CONFIG_MAX_BYTES, &text);
-    if (status == COLI_OK)
-        status = coli__json_parse_small(path, text.data ? text.data : "", text.n_bytes,
-                                        COLI_CONFIG_MAX_DEPTH, config);
-    coli__buf_finish(&text);
-    return status;
 }
 
 static coli_status check_files(const char *src)
 {
     char *path;
     json_t *config;
+    coli__buf text = {0};
+    coli__merged merged;
     COLI_TRY(coli__path_join(src, "config.json", &path));
-    coli_status status = read_config(src, path, &config);
+    coli_status status = coli__checkpoint_config(src, path, &text, &merged, &config);
     coli__free(path);
-    if (status == COLI_OK) status = check_companions(src, config);
+    coli__buf_finish(&text);
+    if (status == COLI_OK) status = check_companions(src, NULL, config);
     json_decref(config);
     return status;
 }
@@ -235,7 +224,7 @@ coli_status coli_verify(const char *dir, coli_progress_fn progress, void *user)
     if (!dir) return coli__fail(COLI_E_INVALID, "coli_verify: dir is NULL");
     coli__container *c;
     COLI_TRY(coli__container_open(dir, &c));
-    coli_status status = check_companions(dir, coli__container_config(c));
+    coli_status status = check_companions(dir, NULL, coli__container_config(c));
     if (status == COLI_OK)
         status = coli__container_verify(c, coli__engine_describe, progress, user);
     coli__container_close(c);
@@ -243,17 +232,6 @@ coli_status coli_verify(const char *dir, coli_progress_fn progress, void *user)
 }
 
 /* -- packs ------------------------------------------------------------------------------------- */
-
-/* check_companions, of those in a pack. */
-static coli_status use_packed(const coli__pack_files *files, const json_t *config)
-{
-    uint32_t n_vocab;
-    coli__companions companions;
-    COLI_TRY(find_vocab(config, &n_vocab));
-    COLI_TRY(coli__companions_of(files, config, n_vocab, &companions));
-    coli__companions_finish(&companions);
-    return COLI_OK;
-}
 
 static coli_status check_packed(const coli__pack_files *files)
 {
@@ -264,7 +242,7 @@ static coli_status check_packed(const coli__pack_files *files)
                           (unsigned long long)files->config.n_bytes);
     COLI_TRY(coli__json_parse_small("config.json", files->config.data,
                                     (size_t)files->config.n_bytes, COLI_CONFIG_MAX_DEPTH, &config));
-    const coli_status status = use_packed(files, config);
+    const coli_status status = check_companions(NULL, files, config);
     json_decref(config);
     return status;
 }
