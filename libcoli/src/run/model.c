@@ -103,8 +103,8 @@ coli_status coli__model_plan_memory(coli_model *m, const coli_model_opts *o,
         if (!coli__add(m->resident_bytes, parts[i], &m->resident_bytes))
             m->resident_bytes = UINT64_MAX;
 
-    const uint64_t available = coli__memory_available(),
-                   slots = coli__store_slot_bytes(m->container);
+    m->available_bytes = coli__memory_available();
+    const uint64_t available = m->available_bytes, slots = coli__store_slot_bytes(m->container);
     coli__ram_ask ask = {.ram_bytes = o->ram_bytes,
                          .resident_bytes = m->resident_bytes,
                          .n_layer = coli__container_n_expert_layer(m->container),

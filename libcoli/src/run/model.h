@@ -20,14 +20,15 @@ struct coli_model {
     void *weights; // the engine's
     coli__numa numa;
     const coli__kernels *kernels;
-    coli__devices *devices;  // NULL: none
-    coli__tier *tier;        // on them
-    coli__store *store;      // NULL: all experts are mapped
-    coli__ram_budget ram;    // how that was decided
-    uint64_t resident_bytes; // trunk and one sequence
-    uint64_t huge_bytes;     // of the trunk, copied into huge pages
-    char *heat_path;         // to be written at close; NULL: not
-    uint64_t heat_tokens;    // that the file had when it was read
+    coli__devices *devices;   // NULL: none
+    coli__tier *tier;         // on them
+    coli__store *store;       // NULL: all experts are mapped
+    coli__ram_budget ram;     // how that was decided
+    uint64_t available_bytes; // of memory, then; 0: nobody can tell
+    uint64_t resident_bytes;  // trunk and one sequence
+    uint64_t huge_bytes;      // of the trunk, copied into huge pages
+    char *heat_path;          // to be written at close; NULL: not
+    uint64_t heat_tokens;     // that the file had when it was read
     coli__shape shape;
     coli__companions beside;
     uint64_t n_param, n_param_active;

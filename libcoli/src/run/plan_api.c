@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "../base/alloc.h"
-#include "../base/memory.h"
 #include "../model/recipe.h"
 #include "../moe/budget.h"
 #include "../moe/store.h"
@@ -76,7 +75,7 @@ static coli_status plan_memory(coli_model *m, const coli_model_opts *o, coli_ses
     r->scratch_bytes = state.scratch;
     r->trunk_bytes = coli__model_trunk_bytes(m->container);
     r->resident_bytes = m->resident_bytes;
-    r->available_bytes = coli__memory_available();
+    r->available_bytes = m->available_bytes;
     r->ram_bytes = m->ram.budget_bytes == COLI__BUDGET_UNKNOWN ? 0 : m->ram.budget_bytes;
     r->ram_experts = m->ram.cap;
     return COLI_OK;
