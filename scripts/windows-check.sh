@@ -200,7 +200,8 @@ talk() {
 }
 rm -f "$log"
 slow='--isa scalar --threads 1' # so that there is something to stop
-talk | TERM=xterm script -qefc "scripts/wine.sh '$WINEPREFIX' '$build/bin/coli.exe' chat --no-think --temp 0 $slow" \
+# exec: a shell that stays would take Ctrl-C, too, and end with 130 when all is over
+talk | TERM=xterm script -qefc "exec scripts/wine.sh '$WINEPREFIX' '$build/bin/coli.exe' chat --no-think --temp 0 $slow" \
     "$log" >/dev/null || { code=$? && shown >&2 && fail "a chat at a console: exit code $code"; }
 ! shown | grep -q 'dropped.*Paris' || fail 'a line that Ctrl-C dropped was said'
 
