@@ -241,7 +241,7 @@ T_TEST(plan_warns_when_memory_is_short)
     EXPECT(o, has(o.err, "memory is not enough: one expert of each layer and the rest need 0.0"));
     EXPECT(o, has(o.err, " GB, 0.008 GB may be taken\n"));
     EXPECT(o, !has(o.out, "in memory: ") && !has(o.out, "a token reads"));
-    EXPECT(o, has(o.err, "taken\nhint: 0.013 GB more of memory make it start\nhint: 0.0") &&
+    EXPECT(o, has(o.err, "taken\nhint: 0.014 GB more of memory make it start\nhint: 0.0") &&
                   has(o.err, "more of memory or of VRAM hold all"));
     forget(&o);
     // a shorter context is said first, and is believed

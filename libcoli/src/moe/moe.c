@@ -8,15 +8,19 @@
  *
  * inner    one item per (expert, 64 inner columns): gate and up for its rows, silu(gate) * up,
  *          quantised at once, because a block of 64 is whole groups.           -- synchronisation 1
- * outer    one item per tile of output columns, neighbouring ones at once: down for every expert into
- *          the worker's own results (pair, column), then each row joined from them in rank order.
- *                                                                              -- synchronisation 2
+ * outer    down for its rows, and each row joined from its experts' products in rank order.  Of few rows
+ *          one item per (expert, tile of output columns): who does the last tile of some columns joins
+ *          them.  Of many rows one item per tile, for every expert: the products stay in the worker's
+ *          own cache until it joins them.                                      -- synchronisation 2
+ *
+ * A worker takes neighbouring items and does those of one expert at once: what it reads of gate, then of
+ * up, or of down is one long piece, which memory gives soonest (docs/performance.md).
  *
  * The shared expert is one more expert that every row uses; its pairs follow the routed ones.
  *
  * Devices.  Runs whose expert a device holds are handed to it after `bucket`, as one group per
  * device; the processor computes the others meanwhile.  An item of `outer` waits for the groups only
- * before its join, which takes a pair's row from the device or from the tile.  When a group fails, no
+ * before its join, which takes a pair's row from the device or from the products here.  When a group fails, no
  * item joins: the outcome of a group is the same for whoever asks.  The failed runs then go
  * through `inner`, and `outer` is done once more.
  *
@@ -25,23 +29,23 @@
  *
  * A store (store.h).  The runs are computed in waves: first the experts that are in memory, while others
  * are read; then whatever has arrived, as slots become free.  A wave is `inner` and the products of
- * `outer` into a buffer of the layer's results; the join then takes a pair's row from there, as it takes
- * one of a device.  The last wave needs no buffer: it is what the join is done with.
+ * `outer`, which wait in `results` for the join, as those of a device do.  The last wave is what the join
+ * is done with.
  *
  *     in memory  e3 e7          wave 1: e3 e7     meanwhile e1 e9 are read into the slots that are free
  *     not        e1 e9 e4       wave 2: e1 e9     meanwhile e4, into e3's slot
  *                               the last: e4, and the join
  *
  * A stream (stream.h).  Of the runs that are the processor's, those with many rows may pass through a
- * device's spare slots meanwhile.  The stream does the device's groups last; their results are in
- * `computed`, where the join finds them.  A run that was not done is one of a failed group.
+ * device's spare slots meanwhile.  The stream does the device's groups last; its products are in
+ * `results`, too.  A run that was not done is one of a failed group.
  *
  * A guess.  While few rows are computed, the next layer's router is applied to this layer's input, which
  * mostly shows what that layer will need; the store reads it early.  It is one more item of the first
  * `inner`.
  *
- * Why the join is in `outer`: a column of the output needs only that column of every expert, so the
- * worker that computed it adds in rank order without waiting for anyone.
+ * Why the join is in `outer`: a column of the output needs only that column of every expert, so whoever
+ * completes it adds in rank order without waiting for anyone.
  *
  * Invariants: (1) a row's bytes depend on that row alone: every product and sum is per row in a
  * fixed order.  (2) An expert that no row chose is not read. */
@@ -56,12 +60,12 @@
 #include "stream.h"
 
 enum {
-    INNER = 64,  // columns of the inner width per item: whole groups of either size
-    ROWS = 32,   // rows per pass in an item: gate and up tiles stay in L1
-    TILE = 32,   // output columns per item of `outer`: two panels
-    WIDE = 1024, // at most so many columns of neighbouring items at once,
-    // so many results of a worker at once: they stay in the last-level cache
-    RESULTS = 1 << 19,
+    INNER = 64, // columns of the inner width per item: whole groups of either size
+    ROWS = 32,  // rows per pass in an item: gate and up tiles stay in L1
+    TILE = 32,  // output columns per item of `outer`: two panels
+    JOIN = 256, // columns that are joined at once: a multiple of TILE
+    // so many products of a worker at once, or of few rows: they stay in the last-level cache
+    PRODUCTS = 1 << 19,
     GUESS_ROWS = 4, // more rows need most of a layer's experts anyway
 };
 
@@ -74,11 +78,11 @@ typedef struct run {
 
 /* Where a result comes from. */
 typedef struct source {
-    int32_t device; // index; HOST: the tile; BUFFER, STREAMED: `computed`
+    int32_t device; // index; HOST: the present `outer`; WAITS, STREAMED: `results`
     uint32_t row;   // of the device's result; else whether its expert was read for it
 } source;
 
-enum { HOST = -1, BUFFER = -2, STREAMED = -3 };
+enum { HOST = -1, WAITS = -2, STREAMED = -3 };
 
 enum {
     SHARED = COLI__MAX_DEVICE,
@@ -116,6 +120,10 @@ struct coli__moe {
     uint32_t *pair_of;       // (max_tok, n_used) pair of each (row, rank)
     coli__acts inner;        // (max_tok * n_used, d_ff)
     coli__acts inner_shared; // (max_tok, d_ff_shared)
+    /* (n_pair + n_tok, d_model) products by pair, the shared expert's last: of few rows, in `own`; with
+     * a store or streams of all, elsewhere */
+    float *results;
+    atomic_uint *n_left; // (d_model / JOIN) tiles, of all runs, before these columns are joined
 
     /* per chunk, with devices */
     coli__group **groups;        // (n_device)
@@ -129,7 +137,6 @@ struct coli__moe {
     uint32_t *terms;     // (n_used)
 
     source *pair_source; // (max_tok * n_used) with devices or a store
-    float *computed;     // (max_tok * n_used, d_model) by pair; with a store or streams
 
     /* per chunk, with streams */
     coli__stream **streams; // (n_device) NULL: none
@@ -147,24 +154,50 @@ struct coli__moe {
     float *guess_w;        // (GUESS_ROWS, n_used)
     coli__moe_times times; // the caller's, who is worker 0
 
+    /* when another worker stopped waiting for devices, and the caller had no more items of `outer` */
+    atomic_ullong waited_until_ns;
+    uint64_t caller_end_ns;
+
     /* per worker */
-    float *tile; // (n_worker, n_tile): of a chunk (n_tok * (n_used + 1), columns at once)
-    size_t n_tile;
+    float *own; // (n_worker, n_own): products of a chunk's many rows with some columns
+    size_t n_own;
 };
 
-/* How many columns a worker computes at once.  What it reads of an expert's down matrix is then one piece,
- * and memory gives long pieces sooner. */
-static uint32_t columns_at_once(uint32_t n_tok, uint32_t n_used)
+static uint32_t divide_up(uint32_t n, uint32_t by)
 {
-    const uint64_t n = RESULTS / ((uint64_t)n_tok * (n_used + 1)) / TILE * TILE;
-    return n < TILE ? TILE : n > WIDE ? WIDE : (uint32_t)n;
+    return n / by + (n % by != 0);
 }
 
-static size_t results_floats(uint32_t max_tok, uint32_t n_used) // of a chunk of any size
+/* Products of a chunk with n_column columns. */
+static size_t n_product(uint32_t n_tok, uint32_t n_used, uint32_t n_column)
 {
-    const size_t n_result = (size_t)max_tok * (n_used + 1), most = n_result * WIDE;
-    const size_t n = most < RESULTS ? most : RESULTS;
-    return n > n_result * TILE ? n : n_result * TILE;
+    return (size_t)n_tok * ((size_t)n_used + 1) * n_column;
+}
+
+/* Few rows: all of their products stay in the cache. */
+static bool few_rows(uint32_t n_tok, uint32_t n_used, uint32_t d_model)
+{
+    return n_product(n_tok, n_used, d_model) <= PRODUCTS;
+}
+
+/* Of many rows, how many columns a worker multiplies and joins at once. */
+static uint32_t columns_at_once(uint32_t n_tok, uint32_t n_used)
+{
+    const size_t n = PRODUCTS / n_product(n_tok, n_used, TILE) * TILE;
+    return n < TILE ? TILE : (uint32_t)n;
+}
+
+/* Numbers of `results`, where all are wanted, and of a worker's `own`, for chunks of any size. */
+static size_t results_floats(uint32_t max_tok, uint32_t n_used, uint32_t d_model, bool all)
+{
+    return all ? n_product(max_tok, n_used, d_model) : 0;
+}
+
+static size_t own_floats(uint32_t max_tok, uint32_t n_used, uint32_t d_model)
+{
+    const size_t all = n_product(max_tok, n_used, d_model);
+    const size_t n = n_product(max_tok, n_used, TILE);
+    return all <= PRODUCTS ? all : n > PRODUCTS ? n : PRODUCTS;
 }
 
 static uint32_t forms_of_layers(const coli__moe_layer *layers, uint32_t n_layer, uint32_t *inner,
@@ -277,18 +310,18 @@ coli_status coli__moe_create(const coli__moe_layer *layers, uint32_t n_layer,
     m->runs = coli__calloc((size_t)m->n_expert + 1, sizeof *m->runs);
     m->pair_row = coli__calloc(n_pair, sizeof *m->pair_row);
     m->pair_of = coli__calloc(n_pair, sizeof *m->pair_of);
-    m->n_tile = results_floats(max_tok, n_expert_used);
-    m->tile = coli__alloc64(n_worker * m->n_tile * sizeof(float));
+    m->n_left = coli__calloc(divide_up(m->d_model, JOIN), sizeof *m->n_left);
+    m->n_own = own_floats(max_tok, n_expert_used, m->d_model);
+    m->own = coli__alloc64(n_worker * m->n_own * sizeof(float));
+    const size_t n_result = results_floats(max_tok, n_expert_used, m->d_model,
+                                           store || coli__tier_stream_rows(tier) > 0);
+    m->results = n_result ? coli__alloc64_raw(n_result * sizeof(float)) : m->own;
     if (!m->logits || !m->cost || !m->ids || !m->w || !m->shared_w || !m->n_of || !m->runs ||
-        !m->pair_row || !m->pair_of || !m->tile)
+        !m->pair_row || !m->pair_of || !m->results || !m->n_left || !m->own)
         status = COLI_E_NOMEM;
     if (m->n_device > 0 || store) {
         m->pair_source = coli__calloc(n_pair, sizeof *m->pair_source);
         if (!m->pair_source) status = COLI_E_NOMEM;
-    }
-    if (store || coli__tier_stream_rows(tier) > 0) {
-        m->computed = coli__alloc64_raw(n_pair * m->d_model * sizeof(float));
-        if (!m->computed) status = COLI_E_NOMEM;
     }
     if (store) {
         m->guess_logits = coli__alloc64(GUESS_ROWS * (size_t)m->n_expert * sizeof(float));
@@ -306,11 +339,11 @@ coli_status coli__moe_create(const coli__moe_layer *layers, uint32_t n_layer,
     return COLI_OK;
 }
 
-/* With a store: results that wait for the join, and guesses. */
+/* With a store: where experts were, and guesses. */
 static uint64_t store_bytes(const coli__ct_experts *e, uint64_t n_pair, uint32_t n_used)
 {
     const coli__moe *m = NULL; // for the sizes of its numbers
-    return n_pair * (e->d_model * sizeof *m->computed + sizeof *m->pair_source) +
+    return n_pair * sizeof *m->pair_source +
            GUESS_ROWS * (e->n_expert * sizeof *m->guess_logits +
                          n_used * (sizeof *m->guess_ids + sizeof *m->guess_w));
 }
@@ -331,7 +364,9 @@ uint64_t coli__moe_bytes(const coli__moe_layer *layers, uint32_t n_layer, uint32
            coli__acts_bytes((uint32_t)n_pair, e->d_ff, inner) +
            coli__acts_bytes(max_tok, layers[0].shared_gate.n_out, shared) + max_tok * per_row +
            n_pair * per_pair + ((uint64_t)e->n_expert + 1) * (sizeof *m->n_of + sizeof *m->runs) +
-           n_worker * results_floats(max_tok, n_expert_used) * sizeof *m->tile +
+           results_floats(max_tok, n_expert_used, e->d_model, with_store) * sizeof *m->results +
+           divide_up(e->d_model, JOIN) * sizeof *m->n_left +
+           n_worker * own_floats(max_tok, n_expert_used, e->d_model) * sizeof *m->own +
            (with_store ? store_bytes(e, n_pair, n_expert_used) : 0);
 }
 
@@ -350,7 +385,9 @@ void coli__moe_destroy(coli__moe *m)
     coli__free(m->runs);
     coli__free(m->pair_row);
     coli__free(m->pair_of);
-    coli__free_aligned(m->tile);
+    if (m->results != m->own) coli__free_aligned(m->results);
+    coli__free(m->n_left);
+    coli__free_aligned(m->own);
     for (uint32_t i = 0; m->groups && i < m->n_device; i++) coli__group_destroy(m->groups[i]);
     for (uint32_t i = 0; m->shared_groups && i < m->n_device; i++)
         coli__group_destroy(m->shared_groups[i]);
@@ -367,7 +404,6 @@ void coli__moe_destroy(coli__moe *m)
     coli__free(m->terms);
     coli__free(m->held);
     coli__free(m->pair_source);
-    coli__free_aligned(m->computed);
     coli__free_aligned(m->guess_logits);
     coli__free(m->guess_ids);
     coli__free(m->guess_w);
@@ -623,7 +659,7 @@ static void take_streamed(coli__moe *m, uint32_t n)
                                         .first = r.first,
                                         .n = r.n,
                                         .rows = m->pair_row + r.first,
-                                        .y = m->computed + (size_t)r.first * m->d_model,
+                                        .y = m->results + (size_t)r.first * m->d_model,
                                         .flag = m->flagged + r.first};
         for (uint32_t p = r.first; p < r.first + r.n; p++)
             m->pair_source[p] = (source){STREAMED, 0};
@@ -791,7 +827,7 @@ static uint32_t take_back(coli__moe *m, const coli_bk_result **results, uint32_t
 /* Blocks of the shared expert's inner width, where it is computed here. */
 static uint32_t n_block_shared(const coli__moe *m)
 {
-    return m->shared_device == HOST ? (m->d_ff_shared + INNER - 1) / INNER : 0;
+    return m->shared_device == HOST ? divide_up(m->d_ff_shared, INNER) : 0;
 }
 
 /* The shared expert, whose group failed: the processor's from now on. */
@@ -810,11 +846,11 @@ typedef struct job {
     coli__pool *pool;
     const coli__moe_layer *layer;
     uint32_t n_tok, n_block, n_block_shared;
-    uint32_t n_guess;            // rows of `inner` that guess
-    uint32_t first_run, end_run; // of `inner`; the first one of a part, too
-    uint32_t n_part; // runs that `outer` multiplies and does not join; 0: all that are left, joined
-    uint32_t first_left; // of `outer`: the runs before it are in `computed`
-    uint32_t at_once;    // columns that a worker computes at once in `outer`
+    uint32_t n_guess; // rows of `inner` that guess
+    uint32_t first_run,
+        end_run;         // of the present `inner`, or of the products of the present `outer`
+    uint32_t first_left; // runs before it have results that wait
+    bool joins;          // the present `outer` does
     float *h;
     bool timed;                  // these are wanted
     double host_ns, host_row_ns; // see coli__work
@@ -873,25 +909,12 @@ static const uint8_t *behind_run(const job *j, uint32_t i, bool shared)
     return coli__mat_panel(&gate, 0);
 }
 
-static void inner_item(void *ctx, uint32_t item, uint32_t worker)
+/* Columns [first, first+n) of run i's inner width. */
+static void inner_columns(const job *j, uint32_t i_run, uint32_t first, uint32_t n, bool shared)
 {
-    const job *j = ctx;
     coli__moe *m = j->m;
-    if (item < j->n_guess) {
-        coli__pool_phase(j->pool, worker, COLI_PHASE_ROUTER);
-        guess_row(j, item);
-        return;
-    }
-    item -= j->n_guess;
-    // the shared expert, which every row uses, comes first: the longest items start earliest
-    const bool shared = item < j->n_block_shared;
-    coli__pool_phase(j->pool, worker, shared ? COLI_PHASE_SHARED : COLI_PHASE_EXPERTS);
-    const uint32_t rest = shared ? 0 : item - j->n_block_shared;
-    const uint32_t i_run = shared ? m->n_run - 1 : j->first_run + rest / j->n_block;
     const run r = m->runs[i_run];
-    const uint32_t block = shared ? item : rest % j->n_block;
     const uint32_t d_ff = shared ? m->d_ff_shared : m->d_ff;
-    const uint32_t first = block * INNER, n = d_ff - first < INNER ? d_ff - first : INNER;
     coli__acts *inner = shared ? &m->inner_shared : &m->inner;
 
     coli__mat gate, up, down;
@@ -905,10 +928,10 @@ static void inner_item(void *ctx, uint32_t item, uint32_t worker)
                                   .index = shared ? identity : m->pair_row + r.first + row,
                                   .n_row = n_row,
                                   .panel_begin = first / COLI_PANEL,
-                                  .panel_end = (first + n + COLI_PANEL - 1) / COLI_PANEL,
+                                  .panel_end = divide_up(first + n, COLI_PANEL),
                                   .next = coli__mat_panel(&up, first / COLI_PANEL),
                                   .y = g,
-                                  .ldy = INNER};
+                                  .ldy = n};
         coli__acts_bind(&m->x, &args);
         m->k->matmul(&args);
         args.w = &up;
@@ -919,135 +942,232 @@ static void inner_item(void *ctx, uint32_t item, uint32_t worker)
         m->k->matmul(&args);
         for (uint32_t i = 0; i < n_row; i++) {
             const uint32_t pair = r.first + row + i;
-            float *out = inner->f ? inner->f + pair * inner->ld + first : g + i * INNER;
-            m->k->silu_mul(g + i * INNER, u + i * INNER, n, out);
+            float *out = inner->f ? inner->f + pair * inner->ld + first : g + i * n;
+            m->k->silu_mul(g + i * n, u + i * n, n, out);
             if (!coli__acts_quantise(inner, m->k, pair, first, n, out))
                 coli__moe_reject(m, shared ? pair : m->pair_row[pair]);
         }
     }
 }
 
-/* Columns [first, first+n) of the products of run i of [begin, end), whose matrix is *down; y has its
- * pairs' rows.  *down becomes that of the next run: behind the last, of the first, for the next columns,
- * which likely are this worker's. */
-static void multiply_down(const job *j, uint32_t i, uint32_t begin, uint32_t end, uint32_t first,
-                          uint32_t n, coli__mat *down, float *y, size_t ldy)
+/* Blocks [first, end) of run i's inner width: as many at once as there is room for their rows. */
+static void inner_blocks(const job *j, uint32_t i_run, uint32_t first, uint32_t end, bool shared)
+{
+    const coli__moe *m = j->m;
+    const uint32_t d_ff = shared ? m->d_ff_shared : m->d_ff, n_row = m->runs[i_run].n;
+    const uint32_t last = end * INNER < d_ff ? end * INNER : d_ff;
+    const uint32_t at_once = n_row < ROWS ? ROWS / (n_row ? n_row : 1) * INNER : INNER;
+    for (uint32_t at = first * INNER; at < last; at += at_once)
+        inner_columns(j, i_run, at, last - at < at_once ? last - at : at_once, shared);
+}
+
+/* Items: rows that guess; blocks of the shared expert, which every row uses, so that the longest items
+ * start earliest; blocks of the runs. */
+static void inner_items(void *ctx, uint32_t first, uint32_t end, uint32_t worker)
+{
+    const job *j = ctx;
+    const uint32_t begin_shared = j->n_guess, begin = begin_shared + j->n_block_shared;
+    for (uint32_t item = first, n; item < end; item += n) {
+        n = 1;
+        if (item < begin_shared) {
+            coli__pool_phase(j->pool, worker, COLI_PHASE_ROUTER);
+            guess_row(j, item);
+            continue;
+        }
+        const bool shared = item < begin;
+        const uint32_t at = shared ? item - begin_shared : (item - begin) % j->n_block;
+        const uint32_t n_block = shared ? j->n_block_shared : j->n_block;
+        n = end - item < n_block - at ? end - item : n_block - at;
+        coli__pool_phase(j->pool, worker, shared ? COLI_PHASE_SHARED : COLI_PHASE_EXPERTS);
+        inner_blocks(j, shared ? j->m->n_run - 1 : j->first_run + (item - begin) / j->n_block, at,
+                     at + n, shared);
+    }
+}
+
+/* Some columns of the output. */
+typedef struct columns {
+    uint32_t first, n;
+} columns;
+
+static columns columns_of(const coli__moe *m, uint32_t first, uint32_t most)
+{
+    return (columns){first, m->d_model - first < most ? m->d_model - first : most};
+}
+
+/* Products by pair; those of the shared expert follow, by row. */
+typedef struct products {
+    float *y; // of the first pair with the first of some columns
+    size_t ld;
+} products;
+
+static products in_results(const coli__moe *m, columns c)
+{
+    return (products){m->results + c.first, m->d_model};
+}
+
+static const uint8_t *down_panel(const job *j, uint32_t i, uint32_t column)
+{
+    const coli__mat down = down_of(j, i);
+    return coli__mat_panel(&down, column / COLI_PANEL);
+}
+
+/* Multiply run i with some columns.  next: what is likely read after them, or NULL. */
+static void multiply_down(const job *j, uint32_t i, columns c, const uint8_t *next, products to)
 {
     const coli__moe *m = j->m;
     const run r = m->runs[i];
-    const bool is_last = i + 1 == end;
-    const coli__mat next = down_of(j, is_last ? begin : i + 1);
+    const bool shared = r.expert == m->n_expert;
+    const coli__mat down = down_of(j, i);
     // pairs of one expert follow each other, so its rows are a run of `inner`
-    coli__acts rows = r.expert == m->n_expert ? m->inner_shared : m->inner;
-    coli__matmul_args args = {
-        .w = down,
-        .n_row = r.n,
-        .panel_begin = first / COLI_PANEL,
-        .panel_end = (first + n + COLI_PANEL - 1) / COLI_PANEL,
-        .next = coli__mat_panel(&next, (is_last ? first + n : first) / COLI_PANEL),
-        .y = y,
-        .ldy = ldy};
+    coli__acts rows = shared ? m->inner_shared : m->inner;
+    coli__matmul_args args = {.w = &down,
+                              .n_row = r.n,
+                              .panel_begin = c.first / COLI_PANEL,
+                              .panel_end = divide_up(c.first + c.n, COLI_PANEL),
+                              .next = next,
+                              .y = to.y + (shared ? m->n_pair : r.first) * to.ld,
+                              .ldy = to.ld};
     coli__acts_skip(&rows, r.first);
     coli__acts_bind(&rows, &args);
     m->k->matmul(&args);
-    *down = next;
 }
 
-/* Where the number of pair p in column `first` is, and those behind it. */
-static const float *computed_of(const job *j, uint32_t p, uint32_t first, const float *tile,
+/* Where columns of pair p are; host: of those that the present `outer` multiplied. */
+static const float *pair_result(const coli__moe *m, uint32_t p, columns c, products host,
                                 const coli_bk_result *const *results)
 {
-    const coli__moe *m = j->m;
     const source *s = m->pair_source ? &m->pair_source[p] : NULL;
-    if (!s || s->device == HOST) return tile + (size_t)p * j->at_once;
-    if (s->device == BUFFER || s->device == STREAMED)
-        return m->computed + (size_t)p * m->d_model + first;
-    return results[s->device]->y + s->row * results[s->device]->ld + first;
+    if (s && s->device >= 0)
+        return results[s->device]->y + s->row * results[s->device]->ld + c.first;
+    if (s && s->device != HOST) host = in_results(m, c);
+    return host.y + p * host.ld;
 }
 
-/* Sum columns [first, first+n) of row t's experts in rank order.  results: NULL without devices. */
-static void join_row(const job *j, uint32_t t, uint32_t first, uint32_t n, const float *tile,
+/* Sum columns of row t's experts in rank order.  results: NULL without devices. */
+static void join_row(const coli__moe *m, uint32_t t, columns c, products host,
                      const coli_bk_result *const *results, float *sum)
 {
-    const coli__moe *m = j->m;
     if (results && m->join_source[t].device != HOST) {
         const source *s = &m->join_source[t];
-        memcpy(sum, results[s->device]->y + s->row * results[s->device]->ld + first,
-               n * sizeof *sum);
+        memcpy(sum, results[s->device]->y + s->row * results[s->device]->ld + c.first,
+               c.n * sizeof *sum);
         return;
     }
     for (uint32_t rank = 0; rank < m->n_used; rank++) {
         const size_t p = (size_t)t * m->n_used + rank;
-        m->k->axpy(sum, m->w[p], computed_of(j, m->pair_of[p], first, tile, results), n);
+        m->k->axpy(sum, m->w[p], pair_result(m, m->pair_of[p], c, host, results), c.n);
     }
 }
 
-/* The same from an item; the caller's own waiting is timed. */
+/* The same from an item; noting how long. */
 static bool wait_in_item(coli__moe *m, uint32_t worker, const coli_bk_result **results)
 {
-    if (worker != 0) return wait_for_groups(m, results);
     const uint64_t start_ns = coli__clock_ns();
     const bool good = wait_for_groups(m, results);
-    m->times.wait_ns += coli__clock_ns() - start_ns;
+    const uint64_t end_ns = coli__clock_ns();
+    if (worker == 0)
+        m->times.wait_ns += end_ns - start_ns;
+    else
+        atomic_store(&m->waited_until_ns, end_ns);
     return good;
 }
 
-static void outer_columns(const job *j, uint32_t first, uint32_t n, uint32_t worker)
+/* While another worker waited, the caller may have had nothing else to do. */
+static void begin_waiting(coli__moe *m)
+{
+    atomic_store(&m->waited_until_ns, 0);
+    m->caller_end_ns = coli__clock_ns();
+}
+
+static void count_waiting(coli__moe *m)
+{
+    const uint64_t until_ns = atomic_load(&m->waited_until_ns);
+    if (until_ns > m->caller_end_ns) m->times.wait_ns += until_ns - m->caller_end_ns;
+}
+
+/* Columns of all rows, to which nothing is missing but what devices compute. */
+static void join(const job *j, columns all, products host, uint32_t worker)
 {
     coli__moe *m = j->m;
-    float *tile = m->tile + worker * m->n_tile;
-    float *tile_shared = tile + (size_t)m->n_pair * j->at_once;
-
-    coli__mat down = down_of(j, j->first_left);
-    for (uint32_t i = j->first_left; i < m->n_run; i++) {
-        const bool shared = m->runs[i].expert == m->n_expert; // the last run
-        coli__pool_phase(j->pool, worker, shared ? COLI_PHASE_SHARED : COLI_PHASE_EXPERTS);
-        multiply_down(j, i, j->first_left, m->n_run, first, n, &down,
-                      shared ? tile_shared : tile + (size_t)m->runs[i].first * j->at_once,
-                      j->at_once);
-    }
     const coli_bk_result *results[N_RESULT] = {NULL};
     if (has_groups(m)) {
         coli__pool_phase(j->pool, worker, COLI_PHASE_WAITING);
         if (!wait_in_item(m, worker, results)) return;
     }
     coli__pool_phase(j->pool, worker, COLI_PHASE_EXPERTS);
+    const coli_bk_result *shared = results[SHARED];
     for (uint32_t t = 0; t < j->n_tok; t++)
-        for (uint32_t c = 0; c < n; c += TILE) {
-            const uint32_t width = n - c < TILE ? n - c : TILE, at = first + c;
-            float sum[TILE] = {0};
-            join_row(j, t, at, width, tile + c, m->n_held > 0 ? results : NULL, sum);
-            const float *shared = results[SHARED]
-                                      ? results[SHARED]->y + t * results[SHARED]->ld + at
-                                      : tile_shared + (size_t)t * j->at_once + c;
-            m->k->axpy(sum, m->shared_w[t], shared, width);
-            m->k->axpy(j->h + (size_t)t * m->d_model + at, 1.0f, sum, width);
+        for (uint32_t done = 0; done < all.n; done += JOIN) {
+            const columns c = {all.first + done, all.n - done < JOIN ? all.n - done : JOIN};
+            const products from = {host.y + done, host.ld};
+            float sum[JOIN] = {0};
+            join_row(m, t, c, from, m->n_held > 0 ? results : NULL, sum);
+            m->k->axpy(sum, m->shared_w[t],
+                       shared ? shared->y + t * shared->ld + c.first
+                              : from.y + ((size_t)m->n_pair + t) * from.ld,
+                       c.n);
+            m->k->axpy(j->h + (size_t)t * m->d_model + c.first, 1.0f, sum, c.n);
         }
 }
 
-/* The products of some runs alone, for a join that comes later. */
-static void outer_part_columns(const job *j, uint32_t first, uint32_t n, uint32_t worker)
+/* One more run was multiplied with tiles [first, end): join the columns to which nothing is missing now. */
+static void join_completed(const job *j, uint32_t first, uint32_t end, uint32_t worker)
 {
-    const coli__moe *m = j->m;
-    const uint32_t end = j->first_run + j->n_part;
-    coli__pool_phase(j->pool, worker, COLI_PHASE_EXPERTS);
-    coli__mat down = down_of(j, j->first_run);
-    for (uint32_t i = j->first_run; i < end; i++)
-        multiply_down(j, i, j->first_run, end, first, n, &down,
-                      m->computed + (size_t)m->runs[i].first * m->d_model + first, m->d_model);
+    const uint32_t n_tile = JOIN / TILE;
+    for (uint32_t at = first, n; at < end; at += n) {
+        const uint32_t i = at / n_tile, left = (i + 1) * n_tile - at;
+        n = end - at < left ? end - at : left;
+        if (atomic_fetch_sub_explicit(&j->m->n_left[i], n, memory_order_acq_rel) != n) continue;
+        const columns c = columns_of(j->m, i * JOIN, JOIN);
+        join(j, c, in_results(j->m, c), worker);
+    }
 }
 
-/* Items of `outer`, as many columns at once as may be. */
-static void outer_items(void *ctx, uint32_t first, uint32_t end, uint32_t worker)
+static void phase_of_run(const job *j, uint32_t worker, uint32_t i)
+{
+    const bool shared = j->m->runs[i].expert == j->m->n_expert;
+    coli__pool_phase(j->pool, worker, shared ? COLI_PHASE_SHARED : COLI_PHASE_EXPERTS);
+}
+
+/* Items are the tiles of the first run, then of the next, ... */
+static void outer_of_runs(void *ctx, uint32_t first, uint32_t end, uint32_t worker)
 {
     const job *j = ctx;
-    const uint32_t last = end * TILE < j->m->d_model ? end * TILE : j->m->d_model;
-    for (uint32_t at = first * TILE; at < last; at += j->at_once) {
-        const uint32_t n = last - at < j->at_once ? last - at : j->at_once;
-        if (j->n_part > 0)
-            outer_part_columns(j, at, n, worker);
-        else
-            outer_columns(j, at, n, worker);
+    const coli__moe *m = j->m;
+    const uint32_t n_tile = divide_up(m->d_model, TILE);
+    for (uint32_t item = first, n; item < end; item += n) {
+        const uint32_t i = j->first_run + item / n_tile, tile = item % n_tile;
+        n = end - item < n_tile - tile ? end - item : n_tile - tile;
+        const columns c = columns_of(m, tile * TILE, n * TILE);
+        const uint8_t *next = tile + n < n_tile    ? down_panel(j, i, c.first + c.n)
+                              : i + 1 < j->end_run ? down_panel(j, i + 1, 0)
+                                                   : NULL;
+        phase_of_run(j, worker, i);
+        multiply_down(j, i, c, next, in_results(m, c));
+        if (j->joins) join_completed(j, tile, tile + n, worker);
+    }
+    if (j->joins && worker == 0) j->m->caller_end_ns = coli__clock_ns();
+}
+
+/* Items are tiles, of all runs that are left. */
+static void outer_of_tiles(void *ctx, uint32_t first, uint32_t end, uint32_t worker)
+{
+    const job *j = ctx;
+    const coli__moe *m = j->m;
+    const uint32_t at_once = columns_at_once(j->n_tok, m->n_used);
+    const products own = {m->own + worker * m->n_own, at_once};
+    const columns all = columns_of(m, first * TILE, (end - first) * TILE);
+    for (uint32_t done = 0; done < all.n; done += at_once) {
+        const columns c = {all.first + done, all.n - done < at_once ? all.n - done : at_once};
+        for (uint32_t i = j->first_run; i < j->end_run; i++) {
+            const bool is_last = i + 1 == j->end_run;
+            phase_of_run(j, worker, i);
+            multiply_down(j, i, c,
+                          is_last ? down_panel(j, j->first_run, c.first + c.n)
+                                  : down_panel(j, i + 1, c.first),
+                          own);
+        }
+        join(j, c, own, worker);
     }
 }
 
@@ -1056,30 +1176,49 @@ static void run_inner(job *j, uint32_t first_run, uint32_t n_run, uint32_t n_blo
     j->first_run = first_run;
     j->end_run = first_run + n_run;
     j->n_block_shared = n_block_shared;
-    coli__pool_run(j->pool, j->n_guess + n_block_shared + n_run * j->n_block, inner_item, j);
+    coli__pool_run_ranges(j->pool, j->n_guess + n_block_shared + n_run * j->n_block, inner_items,
+                          j);
     j->n_guess = 0;
 }
 
-static void run_outer_items(job *j)
+static void run_outer_of_runs(job *j, uint32_t first_run, uint32_t end_run, bool joins)
 {
-    coli__pool_run_ranges(j->pool, (j->m->d_model + TILE - 1) / TILE, outer_items, j);
+    j->first_run = first_run;
+    j->end_run = end_run;
+    j->joins = joins;
+    coli__pool_run_ranges(j->pool, (end_run - first_run) * divide_up(j->m->d_model, TILE),
+                          outer_of_runs, j);
 }
 
+/* The runs that are left, the shared expert's at least, and the join. */
 static void run_outer(job *j)
 {
-    j->n_part = 0;
-    run_outer_items(j);
+    coli__moe *m = j->m;
+    const uint32_t n_tile = divide_up(m->d_model, TILE);
+    if (!few_rows(j->n_tok, m->n_used, m->d_model)) {
+        j->first_run = j->first_left;
+        j->end_run = m->n_run;
+        coli__pool_run_ranges(j->pool, n_tile, outer_of_tiles, j);
+        return;
+    }
+    for (uint32_t i = 0; i * JOIN < m->d_model; i++)
+        atomic_store_explicit(&m->n_left[i],
+                              divide_up(columns_of(m, i * JOIN, JOIN).n, TILE) *
+                                  (m->n_run - j->first_left),
+                              memory_order_relaxed);
+    begin_waiting(m);
+    run_outer_of_runs(j, j->first_left, m->n_run, true);
+    count_waiting(m);
 }
 
+/* The products of runs that wait for the join. */
 static void run_outer_part(job *j, uint32_t first_run, uint32_t n_run)
 {
     coli__moe *m = j->m;
-    j->first_run = first_run;
-    j->n_part = n_run;
-    run_outer_items(j);
+    run_outer_of_runs(j, first_run, first_run + n_run, false);
     for (uint32_t i = first_run; i < first_run + n_run; i++)
         for (uint32_t p = m->runs[i].first; p < m->runs[i].first + m->runs[i].n; p++)
-            m->pair_source[p].device = BUFFER;
+            m->pair_source[p].device = WAITS;
 }
 
 /* -- waves ------------------------------------------------------------------------------------- */
@@ -1348,8 +1487,7 @@ coli_status coli__moe_run(coli__moe *m, const coli__moe_layer *layer, coli__pool
              .pool = pool,
              .layer = layer,
              .n_tok = n_tok,
-             .n_block = (m->d_ff + INNER - 1) / INNER,
-             .at_once = columns_at_once(n_tok, m->n_used),
+             .n_block = divide_up(m->d_ff, INNER),
              .h = h,
              .timed = is_timed(m, n_tok)};
     const coli_status status = compute_and_join(&j);
