@@ -14,8 +14,8 @@
  *     1  project     norm on one thread for few rows, then tiles of the input matrices
  *     2  heads       keys and queries normed and rotated, attention per rows and heads; or one
  *                    DeltaNet key head per item, over all rows
- *     3  finish      out_proj, residual, norm, route: tiles of outputs for few rows; for many, whole
- *                    rows, so that norm and route of a row follow without another wait
+ *     3  finish      out_proj, residual, norm: tiles of outputs for few rows; for many, whole rows, so
+ *                    that norm and route of a row follow without another wait
  *     4, 5           the two of moe.c
  *
  * For many rows the norm before 1, and writing the keys before 2, are a synchronisation each.
@@ -895,7 +895,7 @@ static const coli__mat *out_proj_of(const chunk *c)
     return c->s->m->dims.full_attention[c->layer] ? &l->attn.o : &l->dn.out;
 }
 
-/* Residual, norm, route. */
+/* Residual, norm. */
 static void finish_row(const chunk *c, uint32_t t)
 {
     state *s = c->s;
@@ -907,7 +907,6 @@ static void finish_row(const chunk *c, uint32_t t)
                d->d_model * sizeof(float));
     s->m->k->rmsnorm(h, s->m->layers[c->layer].post_norm, 1, d->d_model, d->eps,
                      coli__moe_input(s->moe, t));
-    coli__moe_route(s->moe, &s->m->moe[c->layer], t);
 }
 
 /* As many rows as give every worker an item, within reason. */
@@ -939,6 +938,7 @@ static void finish_item(void *ctx, uint32_t item, uint32_t worker)
     s->m->k->matmul(&args);
     coli__pool_phase(c->pool, worker, COLI_PHASE_ROUTER);
     for (uint32_t t = first; t < end; t++) finish_row(c, t);
+    coli__moe_route(s->moe, &s->m->moe[c->layer], first, end - first);
 }
 
 static void quantise_mixed_item(void *ctx, uint32_t item, uint32_t worker)
@@ -953,7 +953,9 @@ static void finish_row_item(void *ctx, uint32_t item, uint32_t worker)
 {
     const chunk *c = ctx;
     coli__pool_phase(c->pool, worker, COLI_PHASE_ROUTER);
-    for (uint32_t t = item * NORM_ROWS; t < block_end(c, item, NORM_ROWS); t++) finish_row(c, t);
+    const uint32_t first = item * NORM_ROWS, end = block_end(c, item, NORM_ROWS);
+    for (uint32_t t = first; t < end; t++) finish_row(c, t);
+    if (many_rows(c)) coli__moe_route(c->s->moe, &c->s->m->moe[c->layer], first, end - first);
 }
 
 static void finish_mixer(const chunk *c)
@@ -1082,7 +1084,7 @@ static coli_status forward(void *p, coli__pool *pool, const coli__forward_args *
             deltanet(&c);
         finish_mixer(&c);
         const coli_status status =
-            coli__moe_run(s->moe, &s->m->moe[c.layer], pool, c.n_tok, s->pos, s->h);
+            coli__moe_run(s->moe, &s->m->moe[c.layer], pool, c.n_tok, many_rows(&c), s->pos, s->h);
         if (status != COLI_OK) return layer_failed(&c, status);
         probe_moe(&c);
     }

@@ -35,7 +35,7 @@ T_TEST(all_time_is_charged_once)
         coli__pool *pool;
         T_OK(coli__pool_create(n_worker, &pool));
         busy b = {pool, 200000};
-        uint64_t ns[COLI_MAX_PHASE], wall[COLI_MAX_PHASE], all = 0, caller = 0;
+        uint64_t ns[COLI_MAX_PHASE], wall[COLI_MAX_PHASE], all = 0, on_wall = 0;
         const uint64_t t0 = coli__clock_ns();
         coli__pool_clock_start(pool, 2);
         const uint64_t t1 = coli__clock_ns();
@@ -47,12 +47,12 @@ T_TEST(all_time_is_charged_once)
         const uint64_t t3 = coli__clock_ns();
         for (int i = 0; i < COLI_MAX_PHASE; i++) {
             all += ns[i];
-            caller += wall[i];
+            on_wall += wall[i];
         }
         T_GE(all, n_worker * (t2 - t1));
         T_LE(all, n_worker * (t3 - t0));
-        T_GE(caller, t2 - t1); // the caller's own time, waiting included
-        T_LE(caller, t3 - t0);
+        T_GE(on_wall + 1000, t2 - t1); // processors' clocks may differ, and means are rounded
+        T_LE(on_wall, t3 - t0);
         T_EQ(wall[COLI_PHASE_WAITING], 0);
         T_GE(wall[3], b.ns); // the one that ran inline
         T_GE(ns[3], 11 * b.ns);

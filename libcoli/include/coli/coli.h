@@ -961,8 +961,8 @@ typedef struct coli_phases {
     uint64_t sampling_ns;
     uint64_t other_ns;   /* embedding, norms before the mixers */
     uint64_t waiting_ns; /* threads without work */
-    /* How long the calling thread worked on, or waited for others to finish, the routed experts;
-     * the router, the shared expert and the projections; the head.  Bytes over these are speeds. */
+    /* How long on the wall it took to compute, and to wait for those who were not done with, the routed
+     * experts; the router, the shared expert and the projections; the head.  Bytes over these are speeds. */
     uint64_t experts_wall_ns, trunk_wall_ns, head_wall_ns;
 } coli_phases;
 

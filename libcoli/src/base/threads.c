@@ -42,7 +42,8 @@ typedef struct clock_slot {
     _Alignas(64) uint64_t since_ns;
     uint32_t phase, before; // before: the one it came from
     uint64_t ns[COLI_MAX_PHASE];
-    uint64_t waited_ns[COLI_MAX_PHASE]; // ns[COLI_PHASE_WAITING] by `before`
+    uint64_t alone_ns[COLI_MAX_PHASE];  // of these, the caller's between runs
+    uint64_t waited_ns[COLI_MAX_PHASE]; // ns[COLI_PHASE_WAITING] by `before`, to the end of the run
 } clock_slot;
 
 struct coli__pool {
@@ -57,6 +58,8 @@ struct coli__pool {
     void *ctx;
     uint32_t n_item;
     uint64_t n_sync;
+    bool is_running;                   // the caller's
+    uint64_t run_begin_ns, run_end_ns; // of the last run, or the present one; while the clock is on
 
     /* atomic */
     _Alignas(64) atomic_uint epoch;
@@ -78,7 +81,7 @@ typedef struct start_args {
     coli__bits cpus; // to these
 } start_args;
 
-static inline void relax(uint32_t round)
+void coli__relax(uint32_t round)
 {
     if (round % YIELD_EVERY == YIELD_EVERY - 1) {
         sched_yield();
@@ -91,31 +94,39 @@ static inline void relax(uint32_t round)
 #endif
 }
 
-/* The items [*first, *end) of the next chunk; none at the end. */
-static void take_chunk(coli__pool *pool, uint32_t *first, uint32_t *end)
+bool coli__pool_take(const coli__pool *pool, atomic_uint *next_chunk, uint32_t n_item,
+                     uint32_t *first, uint32_t *end)
 {
     const uint32_t n = pool->n_worker;
-    uint32_t chunk = atomic_fetch_add_explicit(&pool->next_chunk, 1, memory_order_relaxed);
-    uint32_t left = pool->n_item, size;
+    uint32_t chunk = atomic_fetch_add_explicit(next_chunk, 1, memory_order_relaxed);
+    uint32_t left = n_item, size;
     for (; (size = left / (2 * n)) > 1 && chunk >= n; chunk -= n) left -= n * size;
     if (size == 0) size = 1;
-    const uint64_t at = (uint64_t)pool->n_item - left + (uint64_t)chunk * size;
-    *first = at < pool->n_item ? (uint32_t)at : pool->n_item;
-    *end = at < pool->n_item ? (uint32_t)at + size : pool->n_item;
+    const uint64_t at = (uint64_t)n_item - left + (uint64_t)chunk * size;
+    if (at >= n_item) return false;
+    *first = (uint32_t)at;
+    *end = (uint32_t)at + size;
+    return true;
 }
+
+static void charge(const coli__pool *pool, clock_slot *s, uint32_t next, uint64_t now);
 
 static void take_items(coli__pool *pool, uint32_t worker)
 {
-    for (uint32_t first, end; take_chunk(pool, &first, &end), first < end;)
+    for (uint32_t first, end; coli__pool_take(pool, &pool->next_chunk, pool->n_item, &first, &end);)
         pool->fn(pool->ctx, first, end, worker);
-    coli__pool_phase(pool, worker, COLI_PHASE_WAITING);
+    if (coli__pool_clock_is_on(pool) && pool->slots[worker].phase == COLI_PHASE_WAITING)
+        charge(pool, &pool->slots[worker], COLI_PHASE_WAITING,
+               coli__clock_ns()); // it came too late
+    else
+        coli__pool_phase(pool, worker, COLI_PHASE_WAITING);
 }
 
 static void wait_for_epoch(coli__pool *pool, uint32_t seen)
 {
     for (uint32_t round = 0; round < SPIN_ROUNDS; round++) {
         if (atomic_load_explicit(&pool->epoch, memory_order_acquire) != seen) return;
-        relax(round);
+        coli__relax(round);
     }
     pthread_mutex_lock(&pool->mu);
     atomic_fetch_add(&pool->n_asleep, 1);
@@ -250,7 +261,7 @@ static void reset_slots(coli__pool *pool, uint32_t phase)
     const uint64_t now = coli__clock_ns();
     for (uint32_t w = 0; w < pool->n_worker; w++)
         pool->slots[w] =
-            (clock_slot){.since_ns = now, .phase = w == 0 ? phase : COLI_PHASE_WAITING};
+            (clock_slot){.since_ns = now, .phase = w ? COLI_PHASE_WAITING : phase, .before = phase};
 }
 
 void coli__pool_clock_start(coli__pool *pool, uint32_t phase)
@@ -259,12 +270,33 @@ void coli__pool_clock_start(coli__pool *pool, uint32_t phase)
     atomic_store(&pool->clock_is_on, true);
 }
 
-/* Charge the time until now to the present phase. */
-static void charge(clock_slot *s, uint64_t now)
+/* Charge the time until now to the present phase, which `next` follows.  Waiting within runs is also charged
+ * to what it was for: at a run's end to the phase before, at its begin, until there is an item, to the next. */
+static void charge(const coli__pool *pool, clock_slot *s, uint32_t next, uint64_t now)
 {
-    s->ns[s->phase] += now - s->since_ns;
-    if (s->phase == COLI_PHASE_WAITING) s->waited_ns[s->before] += now - s->since_ns;
+    const uint64_t since = s->since_ns, begin = pool->run_begin_ns, end = pool->run_end_ns;
+    s->ns[s->phase] += now - since;
+    if (s == pool->slots && !pool->is_running) s->alone_ns[s->phase] += now - since;
     s->since_ns = now;
+    if (s->phase != COLI_PHASE_WAITING) return;
+    if (since > begin && begin > end) {
+        s->waited_ns[s->before] += now - since;
+        return;
+    }
+    if (end > since) s->waited_ns[s->before] += end - since;
+    if (begin > end && now > begin) // another processor's clock may be a moment behind
+        s->waited_ns[next == COLI_PHASE_WAITING ? s->before : next] += now - begin;
+}
+
+/* The caller comes to a run, or is through with it. */
+static void note_run(coli__pool *pool, bool begins)
+{
+    if (coli__pool_clock_is_on(pool)) {
+        const uint64_t now = coli__clock_ns();
+        charge(pool, pool->slots, pool->slots->phase, now);
+        *(begins ? &pool->run_begin_ns : &pool->run_end_ns) = now;
+    }
+    pool->is_running = begins;
 }
 
 void coli__pool_clock_stop(coli__pool *pool, uint64_t ns[COLI_MAX_PHASE],
@@ -275,12 +307,16 @@ void coli__pool_clock_stop(coli__pool *pool, uint64_t ns[COLI_MAX_PHASE],
     memset(wall_ns, 0, COLI_MAX_PHASE * sizeof *wall_ns);
     if (!atomic_exchange(&pool->clock_is_on, false)) return;
     for (uint32_t w = 0; w < pool->n_worker; w++) {
-        charge(&pool->slots[w], now);
-        for (uint32_t p = 0; p < COLI_MAX_PHASE; p++) ns[p] += pool->slots[w].ns[p];
+        clock_slot *s = &pool->slots[w];
+        charge(pool, s, s->phase, now);
+        for (uint32_t p = 0; p < COLI_MAX_PHASE; p++) {
+            ns[p] += s->ns[p];
+            wall_ns[p] += s->ns[p] - s->alone_ns[p] + s->waited_ns[p];
+        }
     }
-    const clock_slot *caller = &pool->slots[0];
-    for (uint32_t p = COLI_PHASE_WAITING + 1; p < COLI_MAX_PHASE; p++)
-        wall_ns[p] = caller->ns[p] + caller->waited_ns[p];
+    for (uint32_t p = 0; p < COLI_MAX_PHASE; p++)
+        wall_ns[p] = wall_ns[p] / pool->n_worker + pool->slots[0].alone_ns[p];
+    wall_ns[COLI_PHASE_WAITING] = 0;
 }
 
 bool coli__pool_clock_is_on(const coli__pool *pool)
@@ -293,7 +329,7 @@ void coli__pool_phase(coli__pool *pool, uint32_t worker, uint32_t phase)
     if (!coli__pool_clock_is_on(pool)) return;
     clock_slot *s = &pool->slots[worker];
     if (s->phase == phase) return;
-    charge(s, coli__clock_ns());
+    charge(pool, s, phase, coli__clock_ns());
     s->before = s->phase;
     s->phase = phase;
 }
@@ -314,12 +350,14 @@ void coli__pool_run_ranges(coli__pool *pool, uint32_t n_item, coli__pool_range_f
     pool->n_item = n_item;
     atomic_store_explicit(&pool->next_chunk, 0, memory_order_relaxed);
     atomic_store_explicit(&pool->n_idle, 0, memory_order_relaxed);
+    note_run(pool, true);
     raise_epoch(pool);
     take_items(pool, 0);
     const uint32_t others = pool->n_worker - 1;
     for (uint32_t round = 0; atomic_load_explicit(&pool->n_idle, memory_order_acquire) != others;
          round++)
-        relax(round);
+        coli__relax(round);
+    note_run(pool, false);
     coli__pool_phase(pool, 0, phase);
 }
 

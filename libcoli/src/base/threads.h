@@ -7,6 +7,7 @@
 #define COLI_BASE_THREADS_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 #include "error.h"
 #include "numa.h"
@@ -28,6 +29,15 @@ void coli__pool_run(coli__pool *pool, uint32_t n_item, coli__pool_fn fn, void *c
 typedef void (*coli__pool_range_fn)(void *ctx, uint32_t first, uint32_t end, uint32_t worker);
 void coli__pool_run_ranges(coli__pool *pool, uint32_t n_item, coli__pool_range_fn fn, void *ctx);
 
+/* For work whose items are known only while a run is going on: an item of the run is then a worker, which
+ * takes neighbouring items here, as run_ranges hands them out, until there are none.  *next_chunk is 0
+ * before the first. */
+bool coli__pool_take(const coli__pool *pool, atomic_uint *next_chunk, uint32_t n_item,
+                     uint32_t *first, uint32_t *end);
+
+/* One round of waiting for another thread; round counts up from 0. */
+void coli__relax(uint32_t round);
+
 /* Synchronisations so far: runs of more than one item.  The tests count them per layer. */
 uint64_t coli__pool_n_sync(const coli__pool *pool);
 
@@ -40,8 +50,8 @@ enum { COLI_PHASE_WAITING, COLI_MAX_PHASE = 14 };
 void coli__pool_clock_start(coli__pool *pool, uint32_t phase); // of the caller, which is worker 0
 /* The times since start; zeros when it was not started.
  *   ns       of all workers together
- *   wall_ns  of the caller alone, its waiting charged to the phase that it waited in: how long each
- *            phase took on the wall */
+ *   wall_ns  how long each phase took on the wall: of a run, the workers' mean, with their waiting for its end
+ *            charged to the phase before; between runs, the caller's time */
 void coli__pool_clock_stop(coli__pool *pool, uint64_t ns[COLI_MAX_PHASE],
                            uint64_t wall_ns[COLI_MAX_PHASE]);
 bool coli__pool_clock_is_on(const coli__pool *pool);                      // from any thread

@@ -1,6 +1,7 @@
 /* moe.c - expert-major: each expert's weights are read once per chunk, however many rows use it.
  *
- * route    per row: router logits, top-k, the row quantised in the forms that the experts read.
+ * route    per row: router logits, top-k, the row quantised in the forms that the experts read.  Of a
+ *          row alone the router's columns are shared out: see "a row alone".
  * bucket   on one thread: a counting sort turns (row, rank) pairs into one run of pairs per expert.
  *
  *              rows         0: e3 e1     1: e1 e7
@@ -60,10 +61,11 @@
 #include "stream.h"
 
 enum {
-    INNER = 64, // columns of the inner width per item: whole groups of either size
-    ROWS = 32,  // rows per pass in an item: gate and up tiles stay in L1
-    TILE = 32,  // output columns per item of `outer`: two panels
-    JOIN = 256, // columns that are joined at once: a multiple of TILE
+    INNER = 64,      // columns of the inner width per item: whole groups of either size
+    ROWS = 32,       // rows per pass in an item: gate and up tiles stay in L1
+    ROUTE_ROWS = 16, // routed at once: they stay in L2 while the router passes
+    TILE = 32,       // output columns per item of `outer`: two panels
+    JOIN = 256,      // columns that are joined at once: a multiple of TILE
     // so many products of a worker at once, or of few rows: they stay in the last-level cache
     PRODUCTS = 1 << 19,
     GUESS_ROWS = 4, // more rows need most of a layer's experts anyway
@@ -103,7 +105,7 @@ struct coli__moe {
     coli__router *router;         // of the present chunk; NULL: plain
     coli__importance *importance; // likewise; NULL: nobody asks
 
-    /* per row, written by coli__moe_route */
+    /* per row */
     coli__acts x;           // (max_tok, d_model)
     float *logits;          // (max_tok, n_expert)
     coli__route_cost *cost; // (max_tok) where the router prefers
@@ -154,8 +156,13 @@ struct coli__moe {
     float *guess_w;        // (GUESS_ROWS, n_used)
     coli__moe_times times; // the caller's, who is worker 0
 
+    /* a row alone */
+    _Alignas(64) atomic_uint next_route; // lines of their own: all workers write them
+    atomic_uint n_route_left, next_shared, next_chunk;
+    atomic_bool is_chosen;
+
     /* when another worker stopped waiting for devices, and the caller had no more items of `outer` */
-    atomic_ullong waited_until_ns;
+    _Alignas(64) atomic_ullong waited_until_ns;
     uint64_t caller_end_ns;
 
     /* per worker */
@@ -482,32 +489,59 @@ static bool choose(coli__moe *m, const coli__moe_layer *layer, uint32_t t)
     return coli__route_softmax_topk(m->k, logits, m->n_expert, m->n_used, ids, w);
 }
 
-void coli__moe_route(coli__moe *m, const coli__moe_layer *layer, uint32_t t)
+/* Panels [begin, end) of the router for rows [first, first+n). */
+static void router_panels(coli__moe *m, const coli__moe_layer *layer, uint32_t first, uint32_t n,
+                          uint32_t begin, uint32_t end)
 {
-    const float *x = coli__moe_input(m, t);
-    float *logits = m->logits + (size_t)t * m->n_expert;
-    float shared;
-    coli__matmul_args args = {.w = &layer->router,
-                              .xf = x,
-                              .ldx = m->x.ld,
-                              .n_row = 1,
-                              .panel_end = (m->n_expert + COLI_PANEL - 1) / COLI_PANEL,
-                              .y = logits,
-                              .ldy = m->n_expert};
+    const coli__matmul_args args = {.w = &layer->router,
+                                    .xf = coli__moe_input(m, first),
+                                    .ldx = m->x.ld,
+                                    .n_row = n,
+                                    .panel_begin = begin,
+                                    .panel_end = end,
+                                    .y = m->logits + (size_t)first * m->n_expert +
+                                         (size_t)begin * COLI_PANEL,
+                                    .ldy = m->n_expert};
     m->k->matmul(&args);
-    args = (coli__matmul_args){.w = &layer->shared_gate_row,
-                               .xf = x,
-                               .ldx = m->x.ld,
-                               .n_row = 1,
-                               .panel_end = 1,
-                               .y = &shared,
-                               .ldy = 1};
-    m->k->matmul(&args);
-    m->shared_w[t] = coli_sigmoid(shared);
+}
 
-    const bool routed = choose(m, layer, t);
-    const bool quantised = coli__acts_quantise(&m->x, m->k, t, 0, m->d_model, x);
-    if (!routed || !quantised || !coli__is_finite(shared)) coli__moe_reject(m, t);
+static void shared_gate(coli__moe *m, const coli__moe_layer *layer, uint32_t first, uint32_t n)
+{
+    const coli__matmul_args args = {.w = &layer->shared_gate_row,
+                                    .xf = coli__moe_input(m, first),
+                                    .ldx = m->x.ld,
+                                    .n_row = n,
+                                    .panel_end = 1,
+                                    .y = m->shared_w + first,
+                                    .ldy = 1};
+    m->k->matmul(&args);
+    for (uint32_t t = first; t < first + n; t++) {
+        if (!coli__is_finite(m->shared_w[t])) coli__moe_reject(m, t);
+        m->shared_w[t] = coli_sigmoid(m->shared_w[t]);
+    }
+}
+
+static void choose_row(coli__moe *m, const coli__moe_layer *layer, uint32_t t)
+{
+    if (!choose(m, layer, t)) coli__moe_reject(m, t);
+}
+
+static void quantise_row(coli__moe *m, uint32_t t)
+{
+    if (!coli__acts_quantise(&m->x, m->k, t, 0, m->d_model, coli__moe_input(m, t)))
+        coli__moe_reject(m, t);
+}
+
+void coli__moe_route(coli__moe *m, const coli__moe_layer *layer, uint32_t first, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i += ROUTE_ROWS)
+        router_panels(m, layer, first + i, n - i < ROUTE_ROWS ? n - i : ROUTE_ROWS, 0,
+                      divide_up(m->n_expert, COLI_PANEL));
+    shared_gate(m, layer, first, n);
+    for (uint32_t t = first; t < first + n; t++) {
+        choose_row(m, layer, t);
+        quantise_row(m, t);
+    }
 }
 
 /* -- bucket ------------------------------------------------------------------------------------ */
@@ -851,6 +885,8 @@ typedef struct job {
         end_run;         // of the present `inner`, or of the products of the present `outer`
     uint32_t first_left; // runs before it have results that wait
     bool joins;          // the present `outer` does
+    uint32_t n_route;    // items of the router
+    bool inner_is_done;  // with the routing
     float *h;
     bool timed;                  // these are wanted
     double host_ns, host_row_ns; // see coli__work
@@ -909,11 +945,11 @@ static const uint8_t *behind_run(const job *j, uint32_t i, bool shared)
     return coli__mat_panel(&gate, 0);
 }
 
-/* Columns [first, first+n) of run i's inner width. */
-static void inner_columns(const job *j, uint32_t i_run, uint32_t first, uint32_t n, bool shared)
+/* Columns [first, first+n) of a run's inner width.  behind: what is likely read after its last, or NULL. */
+static void inner_columns(const job *j, run r, uint32_t first, uint32_t n, const uint8_t *behind)
 {
     coli__moe *m = j->m;
-    const run r = m->runs[i_run];
+    const bool shared = r.expert == m->n_expert;
     const uint32_t d_ff = shared ? m->d_ff_shared : m->d_ff;
     coli__acts *inner = shared ? &m->inner_shared : &m->inner;
 
@@ -935,8 +971,7 @@ static void inner_columns(const job *j, uint32_t i_run, uint32_t first, uint32_t
         coli__acts_bind(&m->x, &args);
         m->k->matmul(&args);
         args.w = &up;
-        args.next = first + n < d_ff ? coli__mat_panel(&gate, args.panel_end)
-                                     : behind_run(j, i_run, shared); // likely this worker's, too
+        args.next = first + n < d_ff ? coli__mat_panel(&gate, args.panel_end) : behind;
         args.y = u;
         coli__acts_bind(&m->x, &args);
         m->k->matmul(&args);
@@ -950,15 +985,15 @@ static void inner_columns(const job *j, uint32_t i_run, uint32_t first, uint32_t
     }
 }
 
-/* Blocks [first, end) of run i's inner width: as many at once as there is room for their rows. */
-static void inner_blocks(const job *j, uint32_t i_run, uint32_t first, uint32_t end, bool shared)
+/* Blocks [first, end) of a run's inner width: as many at once as there is room for their rows. */
+static void inner_blocks(const job *j, run r, uint32_t first, uint32_t end, const uint8_t *behind)
 {
     const coli__moe *m = j->m;
-    const uint32_t d_ff = shared ? m->d_ff_shared : m->d_ff, n_row = m->runs[i_run].n;
+    const uint32_t d_ff = r.expert == m->n_expert ? m->d_ff_shared : m->d_ff;
     const uint32_t last = end * INNER < d_ff ? end * INNER : d_ff;
-    const uint32_t at_once = n_row < ROWS ? ROWS / (n_row ? n_row : 1) * INNER : INNER;
+    const uint32_t at_once = r.n > 0 && r.n < ROWS ? ROWS / r.n * INNER : INNER;
     for (uint32_t at = first * INNER; at < last; at += at_once)
-        inner_columns(j, i_run, at, last - at < at_once ? last - at : at_once, shared);
+        inner_columns(j, r, at, last - at < at_once ? last - at : at_once, behind);
 }
 
 /* Items: rows that guess; blocks of the shared expert, which every row uses, so that the longest items
@@ -979,8 +1014,8 @@ static void inner_items(void *ctx, uint32_t first, uint32_t end, uint32_t worker
         const uint32_t n_block = shared ? j->n_block_shared : j->n_block;
         n = end - item < n_block - at ? end - item : n_block - at;
         coli__pool_phase(j->pool, worker, shared ? COLI_PHASE_SHARED : COLI_PHASE_EXPERTS);
-        inner_blocks(j, shared ? j->m->n_run - 1 : j->first_run + (item - begin) / j->n_block, at,
-                     at + n, shared);
+        const uint32_t i = shared ? j->m->n_run - 1 : j->first_run + (item - begin) / j->n_block;
+        inner_blocks(j, j->m->runs[i], at, at + n, behind_run(j, i, shared));
     }
 }
 
@@ -1221,6 +1256,100 @@ static void run_outer_part(job *j, uint32_t first_run, uint32_t n_run)
             m->pair_source[p].device = WAITS;
 }
 
+/* -- a row alone ------------------------------------------------------------------------------- */
+
+/* The router's columns are shared out, too, and whoever does the last of them chooses.  Meanwhile the
+ * others begin with the shared expert, which needs no choice; so that it takes no synchronisation, only a
+ * wait of those who find nothing else to do.
+ *
+ *     worker 0   router  router  choose shared  |  e1 e1 e1 e4 e4 e6 ...
+ *     worker 1   router  shared  shared  (wait) |  e1 e3 e3 e3 e4 ...     */
+
+/* One item: a panel of the router, or the shared expert's gate.  True: it was the last. */
+static bool route_item(const job *j, uint32_t item)
+{
+    coli__moe *m = j->m;
+    if (item < j->n_route - 1)
+        router_panels(m, j->layer, 0, j->n_tok, item, item + 1);
+    else
+        shared_gate(m, j->layer, 0, j->n_tok);
+    return atomic_fetch_sub_explicit(&m->n_route_left, 1, memory_order_acq_rel) == 1;
+}
+
+static void begin_route(job *j)
+{
+    coli__moe *m = j->m;
+    j->n_route = divide_up(m->n_expert, COLI_PANEL) + 1;
+    for (uint32_t t = 0; t < j->n_tok; t++) quantise_row(m, t);
+    atomic_store_explicit(&m->n_route_left, j->n_route, memory_order_relaxed);
+}
+
+static void wait_for_choice(const job *j, uint32_t worker)
+{
+    if (atomic_load_explicit(&j->m->is_chosen, memory_order_acquire)) return;
+    coli__pool_phase(j->pool, worker, COLI_PHASE_WAITING);
+    for (uint32_t round = 0; !atomic_load_explicit(&j->m->is_chosen, memory_order_acquire); round++)
+        coli__relax(round);
+}
+
+/* An item is a worker. */
+static void route_and_inner(void *ctx, uint32_t item, uint32_t worker)
+{
+    job *j = ctx;
+    coli__moe *m = j->m;
+    (void)item;
+    coli__pool_phase(j->pool, worker, COLI_PHASE_ROUTER);
+    for (uint32_t i; (i = atomic_fetch_add(&m->next_route, 1)) < j->n_route;)
+        if (route_item(j, i)) {
+            choose_row(m, j->layer, 0);
+            bucket(m, 1);
+            j->end_run = m->n_run - 1;
+            atomic_store_explicit(&m->is_chosen, true, memory_order_release);
+        }
+    coli__pool_phase(j->pool, worker, COLI_PHASE_SHARED);
+    const run shared = {m->n_expert, 0, 1, NULL};
+    const uint32_t n_shared = n_block_shared(m);
+    for (uint32_t i; (i = atomic_fetch_add(&m->next_shared, 1)) < n_shared;)
+        inner_blocks(j, shared, i, i + 1, NULL);
+    wait_for_choice(j, worker);
+    for (uint32_t first, end;
+         coli__pool_take(j->pool, &m->next_chunk, j->end_run * j->n_block, &first, &end);)
+        inner_items(j, first, end, worker);
+}
+
+static void run_route_and_inner(job *j)
+{
+    coli__moe *m = j->m;
+    begin_route(j);
+    atomic_store_explicit(&m->next_route, 0, memory_order_relaxed);
+    atomic_store_explicit(&m->next_shared, 0, memory_order_relaxed);
+    atomic_store_explicit(&m->next_chunk, 0, memory_order_relaxed);
+    atomic_store_explicit(&m->is_chosen, false, memory_order_relaxed);
+    coli__pool_run(j->pool, coli__pool_n_worker(j->pool), route_and_inner, j);
+}
+
+/* Rows that nobody routed, where the choice decides what comes next. */
+static void route_panel(void *ctx, uint32_t item, uint32_t worker)
+{
+    const job *j = ctx;
+    coli__pool_phase(j->pool, worker, COLI_PHASE_ROUTER);
+    route_item(j, item);
+}
+
+static void choose_item(void *ctx, uint32_t item, uint32_t worker)
+{
+    const job *j = ctx;
+    coli__pool_phase(j->pool, worker, COLI_PHASE_ROUTER);
+    choose_row(j->m, j->layer, item);
+}
+
+static void run_route(job *j)
+{
+    begin_route(j);
+    coli__pool_run(j->pool, j->n_route, route_panel, j);
+    coli__pool_run(j->pool, j->n_tok, choose_item, j);
+}
+
 /* -- waves ------------------------------------------------------------------------------------- */
 
 /* The runs [done, end) of one call of run_waves, in an order that changes as experts arrive:
@@ -1354,6 +1483,7 @@ static coli_status run_waves(job *j, uint32_t first, uint32_t n, uint32_t n_bloc
 static coli_status compute(job *j, uint32_t first, uint32_t n, uint32_t n_block_shared)
 {
     if (j->m->store) return run_waves(j, first, n, n_block_shared);
+    if (j->inner_is_done) return COLI_OK;
     run_inner(j, first, n, n_block_shared);
     return COLI_OK;
 }
@@ -1478,11 +1608,9 @@ coli__moe_times coli__moe_take_times(coli__moe *m)
 }
 
 coli_status coli__moe_run(coli__moe *m, const coli__moe_layer *layer, coli__pool *pool,
-                          uint32_t n_tok, uint32_t pos, float *h)
+                          uint32_t n_tok, bool routed, uint32_t pos, float *h)
 {
     const uint64_t start_ns = coli__clock_ns();
-    bucket(m, n_tok);
-    start_groups(m, layer, n_tok);
     job j = {.m = m,
              .pool = pool,
              .layer = layer,
@@ -1490,6 +1618,14 @@ coli_status coli__moe_run(coli__moe *m, const coli__moe_layer *layer, coli__pool
              .n_block = divide_up(m->d_ff, INNER),
              .h = h,
              .timed = is_timed(m, n_tok)};
+    if (!routed && n_tok == 1 && m->n_device == 0 && !m->store) {
+        run_route_and_inner(&j);
+        j.inner_is_done = true;
+    } else {
+        if (!routed) run_route(&j);
+        bucket(m, n_tok);
+        start_groups(m, layer, n_tok);
+    }
     const coli_status status = compute_and_join(&j);
     if (m->store) release_last_wave(&j); // after a failure some of it is released already
     const unsigned bad = atomic_exchange(&m->first_bad, UINT32_MAX);

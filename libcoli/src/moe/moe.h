@@ -1,7 +1,8 @@
 /* moe.h - one Mixture-of-Experts layer over the rows of a chunk, on the processor and on devices.
  *
- * The caller writes normed rows into coli__moe_input(), calls coli__moe_route for every row (from
- * any worker), then coli__moe_run, which adds the layer's output to the residual stream:
+ * The caller writes normed rows into coli__moe_input().  Where rows are shared out among the workers, it
+ * calls coli__moe_route for all of them, else coli__moe_run shares out the router's columns.
+ * coli__moe_run adds the layer's output to the residual stream:
  *
  *     h[t] += sum over ranks k of  w_k * down_k( silu(gate_k x) * up_k x )   in rank order,
  *             then  sigmoid(shared_gate . x) * the same for the shared expert
@@ -9,8 +10,9 @@
  * Experts that a device holds are computed there, the others meanwhile on the processor; the bytes
  * are the same.  A device that fails costs time, nothing else.
  *
- * Two synchronisations, whatever the number of rows, and two more when a device failed, or when some
- * experts have to be read first (store.h).  Nothing is allocated after create. */
+ * Two synchronisations for one row and for rows that are routed.  Others: one more for the router, and
+ * one for several rows' choice; two when a device failed, or when some experts have to be read first
+ * (store.h).  Nothing is allocated after create. */
 #ifndef COLI_MOE_MOE_H
 #define COLI_MOE_MOE_H
 
@@ -51,24 +53,25 @@ void coli__moe_set_router(coli__moe *moe, coli__router *router);
  * processor's.  NULL, as after create: not. */
 void coli__moe_set_importance(coli__moe *moe, coli__importance *importance);
 
-/* Row t of the layer's input (d_model numbers), to be written before coli__moe_route(t). */
+/* Row t of the layer's input (d_model numbers). */
 float *coli__moe_input(coli__moe *moe, uint32_t t);
 
-/* Choose the experts of row t and quantise it.  Different rows may be routed by different threads.
- */
-void coli__moe_route(coli__moe *moe, const coli__moe_layer *layer, uint32_t t);
+/* Choose the experts of rows [first, first+n) and quantise them.  Different rows may be routed by different
+ * threads. */
+void coli__moe_route(coli__moe *moe, const coli__moe_layer *layer, uint32_t first, uint32_t n);
 
 /* Row t left the range of coli/exact.h before it came here: coli__moe_run will fail and name it.
  * From any thread. */
 void coli__moe_reject(coli__moe *moe, uint32_t t);
 
 /* The rest of the layer for rows 0..n_tok-1.
- *   h    (n_tok, d_model) the residual stream, added to
- *   pos  position of row 0, for the message
+ *   routed  coli__moe_route was called for all of them
+ *   h       (n_tok, d_model) the residual stream, added to
+ *   pos     position of row 0, for the message
  * E_NUMERIC naming the position when an activation left its range (the layer is the caller's to
  * name); E_IO when an expert could not be read: h is then spoilt. */
 coli_status coli__moe_run(coli__moe *moe, const coli__moe_layer *layer, coli__pool *pool,
-                          uint32_t n_tok, uint32_t pos, float *h);
+                          uint32_t n_tok, bool routed, uint32_t pos, float *h);
 
 /* How long the caller's thread was in coli__moe_run since this was last asked, and of that in waiting
  * for devices. */
@@ -77,7 +80,7 @@ typedef struct coli__moe_times {
 } coli__moe_times;
 coli__moe_times coli__moe_take_times(coli__moe *moe);
 
-/* What coli__moe_route chose for row t: ids and weights, best first. */
+/* What was chosen for row t: ids and weights, best first. */
 const int32_t *coli__moe_ids(const coli__moe *moe, uint32_t t);
 const float *coli__moe_weights(const coli__moe *moe, uint32_t t);
 
