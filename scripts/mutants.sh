@@ -11,7 +11,7 @@ trap 'rm -rf "$work"' EXIT
 
 engine=engines/qwen36/qwen36.c
 kernels=libcoli/src/math/kernels_float.inc.h
-moe=libcoli/src/moe/moe.c
+moe=libcoli/src/moe
 route=libcoli/src/moe/route.c
 rope=libcoli/src/math/rope.c
 
@@ -36,8 +36,8 @@ rotate the whole head|engines/qwen36/qwen36_spec.c|d->d_rot = (uint32_t)(d->d_he
 interleaved rotary pairs|$rope|float *low = head, *high = head + n_rot / 2;|float *low = head, *high = head + 1;
 rotation backwards|$rope|low[i] = a * cosine[i] - b * sine[i];|low[i] = a * cosine[i] + b * sine[i];
 weights not renormalised|$route|const float sum = k->softmax_sum(w, n_used);|const float sum = 1.05f * k->softmax_sum(w, n_used);
-shared gate missing|$moe|m->shared_w[t] = coli_sigmoid(shared);|m->shared_w[t] = 1;
-up and gate swapped|$moe|m->k->silu_mul(g + i * INNER, u + i * INNER, n, out);|m->k->silu_mul(u + i * INNER, g + i * INNER, n, out);
+shared gate missing|$moe/moe_route.c|m->shared_w[t] = coli_sigmoid(m->shared_w[t]);|m->shared_w[t] = 1;
+up and gate swapped|$moe/moe_products.c|m->k->silu_mul(g + i * n, u + i * n, n, out);|m->k->silu_mul(u + i * n, g + i * n, n, out);
 scores not scaled|$engine|.scale = coli_rsqrt((float)d->d_head),|.scale = 1,
 position off by one|$engine|coli__rope_table(s->m->rope_freq, d->d_rot, s->pos,|coli__rope_table(s->m->rope_freq, d->d_rot, s->pos / 2,
 EOF

@@ -481,10 +481,11 @@ typedef struct coli_result {
     uint32_t n_generated;
     double prefill_s, ttft_s, decode_s; /* ttft: from the call to the first token */
     double tok_s;        /* tokens after the first / decode_s; 0 if there were none */
-    /* Of the prefill: in layers of experts (their routers count as attention does); and of that,
-     * waiting for devices.  A coli_generate has no prefill of its own. */
+    /* Of the prefill: in layers of experts (of many rows without their routers, which count as attention
+     * does); and of that, waiting for devices.  A coli_generate has no prefill of its own. */
     double prefill_moe_s, prefill_wait_s;
-    /* Of a token after the first, mean: all of it; in those layers; waiting.  0 if there were none. */
+    /* Of a token after the first, mean: all of it; in those layers, with their routers; waiting.  0 if there
+     * were none. */
     double token_ms, token_moe_ms, token_wait_ms;
 } coli_result;
 
