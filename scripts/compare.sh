@@ -53,7 +53,7 @@ shift $((OPTIND - 1))
 [ -n "$bench" ] || bench=$(command -v llama-bench) || bench=''
 if ! { [ -n "$bench" ] && [ -f "$bench" ] && [ -x "$bench" ]; }; then
     cat >&2 <<TEXT
-$me: ${bench:+$bench is no program that can be run}${bench:-there is no llama-bench in the PATH}
+$me: $([ -n "$bench" ] && echo "$bench is no program that can be run" || echo "there is no llama-bench in the PATH")
 To get it from llama.cpp (ik_llama.cpp, https://github.com/ikawrakow/ik_llama.cpp, is built likewise):
     git clone https://github.com/ggml-org/llama.cpp
     cmake -S llama.cpp -B llama.cpp/build -DCMAKE_BUILD_TYPE=Release
@@ -68,7 +68,7 @@ if [ -z "$coli" ]; then
 fi
 if ! { [ -n "$coli" ] && [ -f "$coli" ] && [ -x "$coli" ]; }; then
     cat >&2 <<TEXT
-$me: ${coli:+$coli is no program that can be run}${coli:-there is no coli in build/bin or the PATH}
+$me: $([ -n "$coli" ] && echo "$coli is no program that can be run" || echo "there is no coli in build/bin or the PATH")
 To build it:
     cmake --preset release
     cmake --build --preset release

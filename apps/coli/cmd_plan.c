@@ -383,7 +383,11 @@ static int fail_file(coli_status status, const char *path)
 {
     const bool is_other = strstr(coli_error_message(), "is no GGUF file") != NULL;
     const int code = app_fail_reading(status, path, false);
-    if (is_other) app_hint(APP_NO_DIRECTORY_HINT, path);
+    if (is_other) {
+        char *advice = app_file_advice(path);
+        app_hint("%s", advice);
+        free(advice);
+    }
     return code;
 }
 

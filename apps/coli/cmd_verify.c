@@ -22,7 +22,9 @@ int cmd_verify(const app_settings *s)
                                        : coli_verify(path, app_progress_step, &progress);
     app_progress_end(&progress, status == COLI_OK);
     app_interrupt_session(NULL);
-    if (status != COLI_OK) return app_fail_reading(status, path, !is_pack);
+    if (status != COLI_OK)
+        return is_pack ? app_fail_reading(status, path, false)
+                       : app_fail_opening(&of, status, path);
     app_line(stdout, "%s: all is well", path);
     return APP_OK;
 }

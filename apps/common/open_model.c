@@ -89,9 +89,10 @@ static int check_ctx(const app_settings *s, const coli_model *model)
 {
     coli_model_info info = {.struct_size = sizeof info};
     if (coli_model_get_info(model, &info) != COLI_OK || s->ctx <= info.n_ctx_max) return APP_OK;
-    const bool variable = s->from[APP_OPT_CTX] == APP_FROM_ENVIRONMENT;
-    app_error("%s: the model was made for at most %u tokens, found %u",
-              variable ? "environment variable CTX" : "--ctx", info.n_ctx_max, s->ctx);
+    static const char *const who[] = {"--context with --prefill or --decode",
+                                      "environment variable CTX", "--ctx"};
+    app_error("%s: the model was made for at most %u tokens, found %u", who[s->from[APP_OPT_CTX]],
+              info.n_ctx_max, s->ctx);
     return APP_BAD;
 }
 
@@ -166,6 +167,16 @@ int app_check_out(const char *command, const char *what, const char *path, bool 
                                         : "is no directory");
     free(parent);
     return kind == APP_PATH_DIR ? APP_OK : APP_BAD;
+}
+
+/* A file of heat is made when the session ends; that it cannot be is said now. */
+static int check_heat(const app_settings *s)
+{
+    if (!s->heat || s->heat_readonly) return APP_OK;
+    if (app_system_look(s->heat) != APP_PATH_DIR)
+        return app_check_out(NULL, "--heat", s->heat, false);
+    app_error("--heat: %s is a directory, expected a file", s->heat);
+    return APP_BAD;
 }
 
 /* The bars of reading and of copying to devices.  Until one begins, Ctrl-C ends the program as always. */
@@ -295,6 +306,18 @@ bool app_is_backend_failure(const app_settings *s, coli_status status)
     return s->backend && status == COLI_E_UNSUPPORTED && strstr(coli_error_message(), "\n  ");
 }
 
+char *app_file_advice(const char *path)
+{
+    char magic[6] = "";
+    FILE *file = app_system_open(path);
+    const bool is_tar = file && fseek(file, 257, SEEK_SET) == 0 && fread(magic, 1, 5, file) == 5 &&
+                        strcmp(magic, "ustar") == 0;
+    if (file) fclose(file);
+    return is_tar
+               ? app_format("that is a pack: `coli unpack %s DIR` makes a model of it", path)
+               : app_format("a model is a directory, as `coli convert` and `coli unpack` make it");
+}
+
 char *app_opening_advice(const app_settings *s, coli_status status, const char *dir)
 {
     if (app_is_backend_failure(s, status)) return backend_advice(s->backend);
@@ -318,7 +341,7 @@ char *app_opening_advice(const app_settings *s, coli_status status, const char *
     if (is_gguf(dir))
         return app_format("that is a GGUF file: `coli convert %s OUT` makes a container of it",
                           dir);
-    if (app_system_look(dir) == APP_PATH_FILE) return app_format(APP_NO_DIRECTORY_HINT, dir);
+    if (app_system_look(dir) == APP_PATH_FILE) return app_file_advice(dir);
     if (status == COLI_E_NOTFOUND && s->from[APP_OPT_MODEL] == APP_FROM_ENVIRONMENT)
         return app_format("the path comes from COLI_MODEL");
     return NULL;
@@ -352,7 +375,8 @@ int app_open(const app_settings *s, uint32_t what, app_engine *out)
 {
     *out = (app_engine){0};
     char dir[APP_MAX_PATH];
-    const int code = app_model_dir(s, dir, sizeof dir);
+    int code = app_model_dir(s, dir, sizeof dir);
+    if (code == APP_OK) code = check_heat(s);
     if (code != APP_OK) return code;
     coli_status status = open_model(s, dir, what, &out->model);
     out->streams = s->stream > 0;

@@ -33,7 +33,8 @@ enum {
 coli_model_opts app_model_opts(const app_settings *s, uint32_t what);
 coli_kv app_kv(const app_settings *s);
 /* What to do with a file that is no model; %s: its path. */
-#define APP_NO_DIRECTORY_HINT "a model is a directory; of a pack `coli unpack %s DIR` makes one"
+/* What to do with a file that is none of ours, or a pack; new memory. */
+char *app_file_advice(const char *path);
 /* Of a model that could not be opened: whether the backend that was asked for is why; then the message goes
  * on with a line for each file that was tried.  What to do (free()), NULL where nothing is known. */
 bool app_is_backend_failure(const app_settings *s, coli_status status);

@@ -343,9 +343,9 @@ static argument take_apart(const char *arg)
         a.name = arg + 1;
         a.n_name = 1;
         a.option = arg[1] == 'h' ? &app_options[APP_OPT_HELP] : option_named(a.name, 1);
-        if (arg[2]) a.value = arg + 2;
-        const bool one_dash_too_few =
-            option_named(arg + 1, strcspn(arg + 1, "=")) != NULL; // -no-think
+        if (arg[2]) a.value = arg + 2 + (arg[2] == '='); // -n5, -n=5
+        const size_t n_word = strcspn(arg + 1, "=");
+        const bool one_dash_too_few = n_word > 1 && option_named(arg + 1, n_word); // -no-think
         if (arg[2] && (!a.option || !a.option->arg || one_dash_too_few)) {
             a.option = NULL;
             a.n_name = strcspn(a.name, "=");

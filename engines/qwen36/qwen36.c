@@ -16,7 +16,7 @@
  *                    DeltaNet key head per item, over all rows
  *     3  finish      out_proj, residual, norm: tiles of outputs for few rows; for many, whole rows, so
  *                    that norm and route of a row follow without another wait
- *     4, 5           the two of moe.c
+ *     4, 5           the two of moe.c, which takes more for some rows (moe.h)
  *
  * For many rows the norm before 1, and writing the keys before 2, are a synchronisation each.
  *

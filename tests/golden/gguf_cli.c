@@ -142,7 +142,7 @@ T_TEST(what_is_no_model_of_ours)
     o = RUN("coli", "", "plan", TEST_FIXTURES "/gguf/README.md", "--no-measure");
     EXPECT(o, o.code == 2);
     EXPECT(o, has(o.err, "README.md: is no GGUF file"));
-    EXPECT(o, has(o.err, "hint: a model is a directory; of a pack `coli unpack "));
+    EXPECT(o, has(o.err, "hint: a model is a directory, as `coli convert` and "));
     forget(&o);
     o = RUN("coli", "", "plan", TEST_FIXTURES "/gguf/kinds.gguf", "--no-measure");
     EXPECT(o, o.code == 2);
@@ -156,7 +156,7 @@ T_TEST(what_is_no_model_of_ours)
     EXPECT(o, o.code == 2 && has(o.err, "hint: that is a container of another engine: `coli conv"));
     forget(&o);
     o = RUN("coli", "", "info", TEST_FIXTURES "/gguf/README.md");
-    EXPECT(o, o.code == 2 && has(o.err, "hint: a model is a directory; of a pack `coli unpack "));
+    EXPECT(o, o.code == 2 && has(o.err, "hint: a model is a directory, as `coli convert` and "));
     forget(&o);
     o = RUN("coli", "", "run", "--model", MIX, "hello");
     EXPECT(o, o.code == 2);

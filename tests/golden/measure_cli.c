@@ -300,7 +300,7 @@ T_TEST(run_agrees_with_plan)
     T_BEGIN;
     outcome o = RUN("coli", "", "run", "--model", MODEL, "--backend", "none", "--ram", "8MB", "Hi");
     EXPECT(o, o.code == 1 && !*o.out);
-    EXPECT(o, has(o.err, "memory: 8000000 bytes were allowed; the trunk, a conversation and one "));
+    EXPECT(o, has(o.err, "memory: 0.008 GB were allowed; the trunk, a conversation and one "));
     forget(&o);
     o = RUN("coli", "", "run", "--model", MODEL, "--backend", "none", "--ram", "27MB", "--json",
             "--temp", "0", "--no-think", "What is 17 + 25?");

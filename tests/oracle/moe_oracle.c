@@ -46,7 +46,7 @@ static coli__mat pack(world *w, coli__wfmt fmt, uint32_t n_out, uint32_t n_in, t
     return m;
 }
 
-static void make(world *w, t_rng *rng)
+static void make(world *w, t_rng *rng, uint32_t max_d_model, uint32_t max_tok)
 {
     static const coli__wfmt formats[] = {{.type = COLI_W_F32},
                                          {.type = COLI_W_BF16},
@@ -55,10 +55,10 @@ static void make(world *w, t_rng *rng)
                                          {.type = COLI_W_I8, .group = 64, .per_row = true}};
     const coli__wfmt f32 = {.type = COLI_W_F32};
     *w = (world){.n_expert = t_range(rng, 1, 20),
-                 .d_model = t_range(rng, 1, 150),
+                 .d_model = t_range(rng, 1, max_d_model),
                  .d_ff = t_range(rng, 1, 140),
                  .d_ff_shared = t_range(rng, 1, 90),
-                 .n_tok = t_range(rng, 1, 70),
+                 .n_tok = t_range(rng, 1, max_tok),
                  .fmt = formats[t_below(rng, 5)]};
     w->n_used = t_range(rng, 1, w->n_expert < 6 ? w->n_expert : 6);
     w->layer.router = pack(w, f32, w->n_expert, w->d_model, rng, NULL);
@@ -186,7 +186,7 @@ static void run(const world *w, coli__pool *pool, const char *isa, bool routed, 
 T_PROP(matches_double_precision, 150)
 {
     world w;
-    make(&w, &rng);
+    make(&w, &rng, 150, 70);
     coli__pool *one, *three;
     T_OK(coli__pool_create(1, &one));
     T_OK(coli__pool_create(3, &three));
@@ -221,10 +221,37 @@ T_PROP(matches_double_precision, 150)
     drop(&w);
 }
 
+/* Few rows and many, any number of columns and of workers: as one worker computes row after row. */
+T_PROP(bytes_are_those_of_a_row_alone, 40)
+{
+    world w;
+    make(&w, &rng, 700, t_below(&rng, 2) ? 600 : 12);
+    coli__moe_product_max = t_below(&rng, 2) ? 1 << 19 : t_range(&rng, 1, 5000);
+    coli__pool *one, *some;
+    T_OK(coli__pool_create(1, &one));
+    T_OK(coli__pool_create(t_range(&rng, 1, 9), &some));
+    const size_t n = (size_t)w.n_tok * w.d_model;
+    float *h = calloc(n, sizeof *h), *alone = calloc(n, sizeof *alone);
+    run(&w, some, NULL, t_below(&rng, 2), h);
+    world row = w;
+    row.n_tok = 1;
+    for (uint32_t t = 0; t < w.n_tok; t += 1 + w.n_tok / 16) {
+        row.x = w.x + (size_t)t * w.d_model;
+        run(&row, one, NULL, false, alone + (size_t)t * w.d_model);
+        T_MEM(h + (size_t)t * w.d_model, alone + (size_t)t * w.d_model, w.d_model * sizeof *h);
+    }
+    coli__moe_product_max = 1 << 19;
+    free(h);
+    free(alone);
+    coli__pool_destroy(one);
+    coli__pool_destroy(some);
+    drop(&w);
+}
+
 T_PROP(out_of_range_is_reported, 60)
 {
     world w;
-    make(&w, &rng);
+    make(&w, &rng, 150, 70);
     const uint32_t bad = t_below(&rng, w.n_tok);
     const bool routed = t_below(&rng, 2);
     static const float values[] = {NAN, INFINITY, -INFINITY, 0x1p41f};
@@ -312,6 +339,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(matches_double_precision),
+        cmocka_unit_test(bytes_are_those_of_a_row_alone),
         cmocka_unit_test(out_of_range_is_reported),
         cmocka_unit_test(route_hand_numbers),
         cmocka_unit_test(route_against_a_sort),

@@ -22,6 +22,7 @@ static void check(const char *dir, const digest *want, uint32_t n_prompt, uint32
     if (percent < 0) opts.backend = "none";
     opts.ram_experts = n_slot;
     coli_model *m;
+    world_next_shape();
     T_OK(coli_model_open(dir, &opts, &m));
     const digest got = digest_of(m, n_chunk, n_prompt);
     if (got.h != want->h)
@@ -89,6 +90,7 @@ T_TEST(devices_that_fail)
             coli_model_opts opts = backend_opts(50, false, options[i]);
             opts.ram_experts = n_slot;
             coli_model *m;
+            world_next_shape();
             const coli_status status = coli_model_open(dir, &opts, &m);
             if (status != COLI_OK) { // while it was being filled: it was asked for
                 T_EQ(status, COLI_E_UNSUPPORTED);

@@ -28,6 +28,7 @@ static coli_backend_stats check(const char *dir, const digest *want, uint32_t n_
     opts.ram_experts = c->ram;
     opts.replan = c->replan;
     coli_model *m;
+    world_next_shape();
     T_OK(coli_model_open(dir, &opts, &m));
     uint64_t slot_bytes, expert_bytes;
     coli__tier_slot(m->tier, &slot_bytes, &expert_bytes);

@@ -66,6 +66,7 @@ static inline bool run_is_same(const coli_model_opts *given, coli_backend_stats 
     shim.wait_us = RUN_PRETENDED_US;
     *stats = (coli_backend_stats){.struct_size = sizeof *stats};
     coli_model *m;
+    world_next_shape();
     const coli_status status = coli_model_open(run_dir, &opts, &m);
     if (status != COLI_OK) {
         T_TRUE(status == COLI_E_UNSUPPORTED || status == COLI_E_IO);

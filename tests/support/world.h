@@ -12,6 +12,14 @@
 #include "libcoli/src/math/kernels.h"
 #include "libcoli/src/model/safetensors.h"
 
+/* coli__sys_calls.disk_free of a disk without end, for those who only begin to write. */
+static inline int world_much_room(const char *dir, uint64_t *n_bytes)
+{
+    (void)dir;
+    *n_bytes = UINT64_MAX;
+    return 0;
+}
+
 /* A directory of this process, removed at exit with the containers made in it. */
 static inline const char *world_scratch(void)
 {

@@ -66,6 +66,37 @@ T_TEST(all_time_is_charged_once)
     }
 }
 
+/* What an item waits for belongs to the phase that it was in, whatever the number of workers. */
+static void waiting_item(void *ctx, uint32_t item, uint32_t worker)
+{
+    const busy *b = ctx;
+    (void)item;
+    coli__pool_phase(b->pool, worker, 3);
+    spin(b->ns);
+    coli__pool_phase(b->pool, worker, COLI_PHASE_WAITING);
+    spin(b->ns);
+}
+
+T_TEST(waiting_in_an_item)
+{
+    T_BEGIN;
+    for (uint32_t n_worker = 1; n_worker <= 2; n_worker++) {
+        coli__pool *pool;
+        T_OK(coli__pool_create(n_worker, &pool));
+        busy b = {pool, 1000000};
+        uint64_t ns[COLI_MAX_PHASE], wall[COLI_MAX_PHASE];
+        coli__pool_clock_start(pool, 2);
+        const uint64_t start_ns = coli__clock_ns();
+        coli__pool_run(pool, 4, waiting_item, &b);
+        const uint64_t run_ns = coli__clock_ns() - start_ns;
+        coli__pool_clock_stop(pool, ns, wall);
+        T_GE(wall[3] + 1000, 8 * b.ns / n_worker);
+        T_LE(wall[3], run_ns);
+        T_GE(wall[3] + run_ns / 20 + 100000, run_ns);
+        coli__pool_destroy(pool);
+    }
+}
+
 /* -- the model's clock ------------------------------------------------------------------------ */
 
 enum { N_IDS = 40 };
@@ -244,6 +275,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_time_is_charged_once),
+        cmocka_unit_test(waiting_in_an_item),
         cmocka_unit_test(phases_add_up_and_change_nothing),
         cmocka_unit_test(a_token_reads_what_the_container_holds),
         cmocka_unit_test(the_machine_is_measured_on_every_instruction_set),

@@ -676,6 +676,36 @@ T_TEST(what_cannot_be_opened_is_not_sound)
     free(tokenizer);
 }
 
+/* -- the disk ---------------------------------------------------------------------------------- */
+
+static int little_room(const char *dir, uint64_t *n_bytes)
+{
+    (void)dir;
+    *n_bytes = 1000;
+    return 0;
+}
+
+/* Of a pack, what is unpacked, and a model that is made up. */
+T_TEST(the_disk_is_asked_first)
+{
+    T_BEGIN;
+    char *file = in_scratch("asked.tar"), *none = in_scratch("none");
+    const coli_synth_opts o = {.struct_size = sizeof o, .like = "hummingbird"};
+    T_OK(coli_pack(TEST_MODELS "/hummingbird", file, NULL, NULL));
+    int (*const before)(const char *, uint64_t *) = coli__sys_calls.disk_free;
+    coli__sys_calls.disk_free = little_room;
+    const char *said = "GB are needed there, 0.00 GB are free";
+    T_FAILS(coli_pack(TEST_MODELS "/hummingbird", none, NULL, NULL), COLI_E_LIMIT, said);
+    T_FAILS(coli_unpack(file, none, NULL, NULL), COLI_E_LIMIT, said);
+    T_FAILS(coli_synth(none, &o), COLI_E_LIMIT, said);
+    coli__sys_calls.disk_free = before;
+    char *partial = in_scratch("none.partial");
+    T_TRUE(!coli__path_exists(none) && !coli__path_exists(partial));
+    free(partial);
+    free(none);
+    free(file);
+}
+
 /* What is synced is not what is tested, and a busy disk takes its time. */
 static int no_sync(int fd)
 {
@@ -699,6 +729,7 @@ int main(void)
         cmocka_unit_test(a_sound_pack_of_a_broken_container),
         cmocka_unit_test(what_cannot_be_opened_is_not_sound),
         cmocka_unit_test(heads_tell_what_was_put_in),
+        cmocka_unit_test(the_disk_is_asked_first),
     };
     return cmocka_run_group_tests(tests, NULL, world_teardown);
 }

@@ -225,7 +225,7 @@ T_TEST(memory_holds_what_was_said)
         const coli_plan_result p = planned(&o, &s);
         coli_model *m;
         if (p.fit == COLI_FIT_NOT) {
-            T_FAILS(coli_model_open(demo, &o, &m), COLI_E_LIMIT, "bytes were allowed");
+            T_FAILS(coli_model_open(demo, &o, &m), COLI_E_LIMIT, "GB were allowed");
             n_refused++;
             continue;
         }

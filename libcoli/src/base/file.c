@@ -404,6 +404,20 @@ coli_status coli__disk_free(const char *path, uint64_t *n_bytes)
     return status;
 }
 
+coli_status coli__disk_check(const char *path, uint64_t n_bytes, uint64_t n_left,
+                             const char *advice)
+{
+    uint64_t n_free;
+    const coli_status status = coli__disk_free(path, &n_free);
+    if (status == COLI_E_NOMEM || status == COLI_E_NOTFOUND) return status;
+    if (status != COLI_OK || n_bytes <= n_free || n_bytes - n_free <= n_left) return COLI_OK;
+    return coli__fail(
+        COLI_E_LIMIT,
+        "%s: %.2f GB are needed there, %.2f GB are free: free some, or give a place on "
+        "another disk%s",
+        path, (double)n_bytes * 1e-9, (double)(n_free + n_left) * 1e-9, advice);
+}
+
 /* -- renaming ---------------------------------------------------------------------------------- */
 
 coli_status coli__move(const char *from, const char *to, bool replace)

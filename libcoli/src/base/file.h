@@ -91,6 +91,11 @@ void coli__lock_give(int lock); // -1 is fine
 
 /* Bytes that can be written beside `path`, whether that exists or not. */
 coli_status coli__disk_free(const char *path, uint64_t *n_bytes);
+/* Before n_bytes are written to `path`, or beside it: E_LIMIT when the disk has less.  n_left: what stands there
+ * and will be overwritten.  advice: what else than another place would help; "" for nothing.  A system that
+ * does not tell is believed to have room. */
+coli_status coli__disk_check(const char *path, uint64_t n_bytes, uint64_t n_left,
+                             const char *advice);
 
 /* The system calls above that tests replace to inject short reads, EIO and a full disk.  They work
  * as POSIX says: -1 and errno on failure. */

@@ -117,7 +117,7 @@ static void take_items(coli__pool *pool, uint32_t worker)
         pool->fn(pool->ctx, first, end, worker);
     if (coli__pool_clock_is_on(pool) && pool->slots[worker].phase == COLI_PHASE_WAITING)
         charge(pool, &pool->slots[worker], COLI_PHASE_WAITING,
-               coli__clock_ns()); // it came too late
+               coli__clock_ns()); // too late: as the last time
     else
         coli__pool_phase(pool, worker, COLI_PHASE_WAITING);
 }
@@ -279,12 +279,12 @@ static void charge(const coli__pool *pool, clock_slot *s, uint32_t next, uint64_
     if (s == pool->slots && !pool->is_running) s->alone_ns[s->phase] += now - since;
     s->since_ns = now;
     if (s->phase != COLI_PHASE_WAITING) return;
-    if (since > begin && begin > end) {
+    if (pool->is_running && since > begin) {
         s->waited_ns[s->before] += now - since;
         return;
     }
     if (end > since) s->waited_ns[s->before] += end - since;
-    if (begin > end && now > begin) // another processor's clock may be a moment behind
+    if (pool->is_running && now > begin) // another processor's clock may be a moment behind
         s->waited_ns[next == COLI_PHASE_WAITING ? s->before : next] += now - begin;
 }
 
@@ -341,7 +341,10 @@ void coli__pool_run_ranges(coli__pool *pool, uint32_t n_item, coli__pool_range_f
     const uint32_t phase = pool->slots[0].phase;
     if (n_item > 1) pool->n_sync++;
     if (n_item <= 1 || pool->n_worker == 1) {
+        const bool is_all = pool->n_worker == 1; // else the others' waiting is for the caller
+        if (is_all) note_run(pool, true);
         if (n_item > 0) fn(ctx, 0, n_item, 0);
+        if (is_all) note_run(pool, false);
         coli__pool_phase(pool, 0, phase);
         return;
     }

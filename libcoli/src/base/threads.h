@@ -50,8 +50,9 @@ enum { COLI_PHASE_WAITING, COLI_MAX_PHASE = 14 };
 void coli__pool_clock_start(coli__pool *pool, uint32_t phase); // of the caller, which is worker 0
 /* The times since start; zeros when it was not started.
  *   ns       of all workers together
- *   wall_ns  how long each phase took on the wall: of a run, the workers' mean, with their waiting for its end
- *            charged to the phase before; between runs, the caller's time */
+ *   wall_ns  how long each phase took on the wall: of a run, the workers' mean, their waiting for its begin
+ *            charged to the phase after, that in an item and for its end to the phase before; between runs,
+ *            the caller's time */
 void coli__pool_clock_stop(coli__pool *pool, uint64_t ns[COLI_MAX_PHASE],
                            uint64_t wall_ns[COLI_MAX_PHASE]);
 bool coli__pool_clock_is_on(const coli__pool *pool);                      // from any thread

@@ -1049,20 +1049,14 @@ static coli_status find_need(const converter *c, uint64_t *n_bytes)
     return COLI_OK;
 }
 
-/* Before the first byte is written.  A system that does not tell is believed to have room.  Matrices that
- * will need f32 scales are not known yet: with many of those the disk can still get full. */
+/* Before the first byte is written.  Matrices that will need f32 scales are not known yet: with many of those
+ * the disk can still get full. */
 static coli_status check_disk(const converter *c)
 {
-    uint64_t n_free, n_needed, n_left; // the last: by an unfinished conversion, of use or not
-    const coli_status status = coli__disk_free(c->out_dir, &n_free);
-    if (status == COLI_E_NOMEM || status == COLI_E_NOTFOUND) return status;
+    uint64_t n_needed, n_left; // the last: by an unfinished conversion, of use or not
     COLI_TRY(find_need(c, &n_needed));
     COLI_TRY(find_bytes(c->out_dir, "model.coli", &n_left));
-    if (status != COLI_OK || n_needed <= n_free || n_needed - n_free <= n_left) return COLI_OK;
-    return coli__fail(COLI_E_LIMIT,
-                      "%s: %.2f GB are needed there, %.2f GB are free: free some, give an OUT on "
-                      "another disk, or take smaller formats",
-                      c->args->out, (double)n_needed * 1e-9, (double)(n_free + n_left) * 1e-9);
+    return coli__disk_check(c->args->out, n_needed, n_left, ", or take smaller formats");
 }
 
 /* Write, check and rename what c->job belongs to. */

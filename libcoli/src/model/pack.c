@@ -203,6 +203,7 @@ coli_status coli__pack(const coli__pack_job *args)
     choose_name(args->from, p.name);
     coli_status status = partial_of(args->to, &partial);
     if (status == COLI_OK) status = open_files(&p);
+    if (status == COLI_OK) status = coli__disk_check(args->to, p.work.total_bytes, 0, "");
     if (status == COLI_OK) status = write_pack(&p, partial.data);
     for (int f = 0; f < PACK_SUMS; f++) coli__map_close(&p.maps[f]);
     coli__buf_finish(&p.sums);
@@ -429,6 +430,7 @@ static coli_status write_files(pack *k, const char *dir)
 
 static coli_status write_dir(pack *k, const char *partial)
 {
+    COLI_TRY(coli__disk_check(k->work.args->to, k->map.n_bytes, 0, ""));
     const coli_status created = coli__dir_create(partial);
     if (created == COLI_E_EXISTS) return left_behind(partial);
     COLI_TRY(created);

@@ -505,6 +505,8 @@ static coli_status write_model(synth *y)
     COLI_TRY(coli__path_join(y->out_dir, "model.coli", &path));
     coli_status status = coli__ct_writer_open(path, y->engine, &y->spec, &y->writer);
     coli__free(path);
+    if (status == COLI_OK)
+        status = coli__disk_check(y->args->out, y->total_bytes, 0, ", or make fewer layers");
     for (uint32_t i = 0; i < y->spec.n_tensor && status == COLI_OK; i++)
         status = write_tensor(y, i);
     for (uint32_t i = 0; i < y->spec.n_expert_layer && status == COLI_OK; i++)

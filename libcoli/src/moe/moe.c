@@ -1,7 +1,6 @@
 /* moe.c - expert-major: each expert's weights are read once per chunk, however many rows use it.
  *
- * route    per row: router logits, top-k, the row quantised in the forms that the experts read.  Of a
- *          row alone the router's columns are shared out: see "a row alone".
+ * route    per row: router logits, top-k, the row quantised in the forms that the experts read.
  * bucket   on one thread: a counting sort turns (row, rank) pairs into one run of pairs per expert.
  *
  *              rows         0: e3 e1     1: e1 e7

@@ -10,9 +10,9 @@
  * Experts that a device holds are computed there, the others meanwhile on the processor; the bytes
  * are the same.  A device that fails costs time, nothing else.
  *
- * Two synchronisations for one row and for rows that are routed.  Others: one more for the router, and
- * one for several rows' choice; two when a device failed, or when some experts have to be read first
- * (store.h).  Nothing is allocated after create. */
+ * Two synchronisations for rows that are routed, and for one row where there is neither device nor store.
+ * Else one more for the router, and one for several rows' choice; two more when a device failed, or when some
+ * experts have to be read first (store.h).  Nothing is allocated after create. */
 #ifndef COLI_MOE_MOE_H
 #define COLI_MOE_MOE_H
 
@@ -44,6 +44,10 @@ void coli__moe_destroy(coli__moe *moe);
 /* Bytes that create takes for this, without what travels to devices. */
 uint64_t coli__moe_bytes(const coli__moe_layer *layers, uint32_t n_layer, uint32_t n_expert_used,
                          uint32_t max_tok, uint32_t n_worker, bool with_store);
+
+/* Products that stay in the last-level cache: of few rows all, of many those with some columns.  Tests make it
+ * small, before create. */
+extern size_t coli__moe_product_max;
 
 /* How rows choose their experts from here on: where experts are decides, too, or what that would cost is
  * metered.  NULL, as after create: plainly.  The router's numbers grow in coli__moe_run. */

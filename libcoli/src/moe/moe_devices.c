@@ -239,7 +239,7 @@ void coli__moe_reject_flagged(coli__moe *m, const coli_bk_result **results, uint
     }
 }
 
-/* The same for the runs that were not done. */
+/* Likewise of the streams' runs that were not done. */
 static uint32_t take_back_streamed(coli__moe *m)
 {
     uint32_t n_passing = 0, n_pair = 0;

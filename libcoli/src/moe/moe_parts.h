@@ -10,11 +10,9 @@
 #include "stream.h"
 
 enum {
-    COLI__MOE_INNER = 64, // columns of the inner width per item: whole groups of either size
-    COLI__MOE_TILE = 32,  // output columns per item of `outer`: two panels
-    COLI__MOE_JOIN = 256, // columns that are joined at once: a multiple of that
-    // so many products of a worker at once, or of few rows: they stay in the last-level cache
-    COLI__MOE_PRODUCTS = 1 << 19,
+    COLI__MOE_INNER = 64,     // columns of the inner width per item: whole groups of either size
+    COLI__MOE_TILE = 32,      // output columns per item of `outer`: two panels
+    COLI__MOE_JOIN = 256,     // columns that are joined at once: a multiple of that
     COLI__MOE_GUESS_ROWS = 4, // more rows need most of a layer's experts anyway
 };
 
@@ -51,6 +49,13 @@ struct coli__moe {
     const coli__moe_layer *layers;
     uint32_t n_layer;
 
+    size_t n_product_max; // few rows have at most so many, see below
+    float *own;           // (n_worker, n_own): products of many rows with some columns
+    size_t n_own;
+    /* (n_pair + n_tok, d_model) products by pair, the shared expert's last: of few rows, in `own`; with
+     * a store or streams of all, elsewhere */
+    float *results;
+
     coli__router *router;         // of the present chunk; NULL: plain
     coli__importance *importance; // likewise; NULL: nobody asks
 
@@ -71,11 +76,8 @@ struct coli__moe {
     uint32_t *pair_of;       // (max_tok, n_used) pair of each (row, rank)
     coli__acts inner;        // (max_tok * n_used, d_ff)
     coli__acts inner_shared; // (max_tok, d_ff_shared)
-    /* (n_pair + n_tok, d_model) products by pair, the shared expert's last: of few rows, in `own`; with
-     * a store or streams of all, elsewhere */
-    float *results;
-    atomic_uint
-        *n_left; // (d_model / COLI__MOE_JOIN) tiles, of all runs, before the join of these columns
+    atomic_uint *
+        n_left; // (ceil(d_model / COLI__MOE_JOIN)) tiles, of all runs, before the join of these columns
 
     /* per chunk, with devices */
     coli__group **groups;        // (n_device)
@@ -106,18 +108,14 @@ struct coli__moe {
     float *guess_w;        // (COLI__MOE_GUESS_ROWS, n_used)
     coli__moe_times times; // the caller's, who is worker 0
 
-    /* a row alone */
-    _Alignas(64) atomic_uint next_route; // lines of their own: all workers write them
+    /* when another worker waited for devices, and the caller had no more items of `outer` */
+    atomic_ullong waited_until_ns;
+    uint64_t waited_from_ns, caller_end_ns;
+
+    /* a row alone; a line that all workers write, and one that they wait for */
+    _Alignas(64) atomic_uint next_route;
     atomic_uint n_route_left, next_shared, next_chunk;
-    atomic_bool is_chosen;
-
-    /* when another worker stopped waiting for devices, and the caller had no more items of `outer` */
-    _Alignas(64) atomic_ullong waited_until_ns;
-    uint64_t caller_end_ns;
-
-    /* per worker */
-    float *own; // (n_worker, n_own): products of a chunk's many rows with some columns
-    size_t n_own;
+    _Alignas(64) atomic_bool is_chosen;
 };
 
 /* One call of coli__moe_run. */
@@ -127,11 +125,12 @@ typedef struct coli__moe_job {
     const coli__moe_layer *layer;
     uint32_t n_tok, n_block, n_block_shared; // blocks: of an inner width
     uint32_t n_guess;                        // rows of `inner` that guess
-    uint32_t first_run, end_run;             // of the present `inner` or `outer`
-    uint32_t first_left;                     // runs before it have results that wait
-    bool joins;                              // the present `outer` does
-    uint32_t n_route;                        // items of the router
-    bool inner_is_done;                      // with the routing
+    uint32_t first_run,
+        end_run;         // of the present `inner` or `outer`; of a row alone, since is_chosen
+    uint32_t first_left; // runs before it have results that wait
+    bool joins;          // the present `outer` does
+    uint32_t n_route;    // items of the router
+    bool inner_is_done;  // with the routing
     float *h;
     bool timed;                  // these are wanted
     double host_ns, host_row_ns; // see coli__work
@@ -148,17 +147,17 @@ static inline size_t coli__moe_n_product(uint32_t n_tok, uint32_t n_used, uint32
     return (size_t)n_tok * ((size_t)n_used + 1) * n_column;
 }
 
-/* Few rows: all of their products stay in the cache. */
-static inline bool coli__moe_few_rows(uint32_t n_tok, uint32_t n_used, uint32_t d_model)
+/* Few rows: all of their products stay in the last-level cache, as do those of many with some columns. */
+static inline bool coli__moe_few_rows(const coli__moe *m, uint32_t n_tok)
 {
-    return coli__moe_n_product(n_tok, n_used, d_model) <= COLI__MOE_PRODUCTS;
+    return coli__moe_n_product(n_tok, m->n_used, m->d_model) <= m->n_product_max;
 }
 
 /* Of many rows, how many columns a worker multiplies and joins at once. */
-static inline uint32_t coli__moe_columns_at_once(uint32_t n_tok, uint32_t n_used)
+static inline uint32_t coli__moe_columns_at_once(const coli__moe *m, uint32_t n_tok)
 {
     const size_t n =
-        COLI__MOE_PRODUCTS / coli__moe_n_product(n_tok, n_used, COLI__MOE_TILE) * COLI__MOE_TILE;
+        m->n_product_max / coli__moe_n_product(n_tok, m->n_used, COLI__MOE_TILE) * COLI__MOE_TILE;
     return n < COLI__MOE_TILE ? COLI__MOE_TILE : (uint32_t)n;
 }
 
@@ -195,8 +194,6 @@ void coli__moe_take_back_shared(coli__moe *m, const coli__moe_layer *layer, uint
 /* -- moe_products.c ---------------------------------------------------------------------------- */
 
 void coli__moe_swap_runs(coli__moe *m, uint32_t a, uint32_t b);
-void coli__moe_expert_of(const coli__moe_job *j, const coli__run *r, coli__mat *gate, coli__mat *up,
-                         coli__mat *down);
 void coli__moe_inner_blocks(const coli__moe_job *j, coli__run r, uint32_t first, uint32_t end,
                             const uint8_t *behind);
 void coli__moe_inner_items(void *ctx, uint32_t first, uint32_t end, uint32_t worker);

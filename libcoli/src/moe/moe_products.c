@@ -12,8 +12,8 @@ void coli__moe_swap_runs(coli__moe *m, uint32_t a, uint32_t b)
     m->runs[b] = r;
 }
 
-void coli__moe_expert_of(const coli__moe_job *j, const coli__run *r, coli__mat *gate, coli__mat *up,
-                         coli__mat *down)
+static void expert_of(const coli__moe_job *j, const coli__run *r, coli__mat *gate, coli__mat *up,
+                      coli__mat *down)
 {
     if (r->block) {
         coli__ct_expert_at(j->layer->experts, r->expert, r->block, gate, up, down);
@@ -31,7 +31,7 @@ void coli__moe_expert_of(const coli__moe_job *j, const coli__run *r, coli__mat *
 static coli__mat down_of(const coli__moe_job *j, uint32_t i)
 {
     coli__mat gate, up, down;
-    coli__moe_expert_of(j, &j->m->runs[i], &gate, &up, &down);
+    expert_of(j, &j->m->runs[i], &gate, &up, &down);
     return down;
 }
 
@@ -44,7 +44,7 @@ static const uint8_t *behind_run(const coli__moe_job *j, uint32_t i, bool shared
         down = down_of(j, j->first_run);
         return coli__mat_panel(&down, 0);
     }
-    coli__moe_expert_of(j, &j->m->runs[next], &gate, &up, &down);
+    expert_of(j, &j->m->runs[next], &gate, &up, &down);
     return coli__mat_panel(&gate, 0);
 }
 
@@ -58,7 +58,7 @@ static void inner_columns(const coli__moe_job *j, coli__run r, uint32_t first, u
     coli__acts *inner = shared ? &m->inner_shared : &m->inner;
 
     coli__mat gate, up, down;
-    coli__moe_expert_of(j, &r, &gate, &up, &down);
+    expert_of(j, &r, &gate, &up, &down);
     float g[ROWS * COLI__MOE_INNER], u[ROWS * COLI__MOE_INNER];
     for (uint32_t row = 0; row < r.n; row += ROWS) {
         const uint32_t n_row = r.n - row < ROWS ? r.n - row : ROWS;
@@ -200,16 +200,18 @@ static void join_row(const coli__moe *m, uint32_t t, columns c, products host,
     }
 }
 
-/* The same from an item; noting how long. */
+/* Wait for devices in an item, noting how long: the caller its own time, of others the first to be through
+ * with it. */
 static bool wait_in_item(coli__moe *m, uint32_t worker, const coli_bk_result **results)
 {
     const uint64_t start_ns = coli__clock_ns();
     const bool good = coli__moe_wait_for_groups(m, results);
     const uint64_t end_ns = coli__clock_ns();
+    unsigned long long none = 0;
     if (worker == 0)
         m->times.wait_ns += end_ns - start_ns;
-    else
-        atomic_store(&m->waited_until_ns, end_ns);
+    else if (atomic_compare_exchange_strong(&m->waited_until_ns, &none, end_ns))
+        m->waited_from_ns = start_ns;
     return good;
 }
 
@@ -223,7 +225,10 @@ static void begin_waiting(coli__moe *m)
 static void count_waiting(coli__moe *m)
 {
     const uint64_t until_ns = atomic_load(&m->waited_until_ns);
-    if (until_ns > m->caller_end_ns) m->times.wait_ns += until_ns - m->caller_end_ns;
+    if (until_ns == 0) return;
+    const uint64_t from_ns =
+        m->waited_from_ns > m->caller_end_ns ? m->waited_from_ns : m->caller_end_ns;
+    if (until_ns > from_ns) m->times.wait_ns += until_ns - from_ns;
 }
 
 /* Columns of all rows, to which nothing is missing but what devices compute. */
@@ -288,7 +293,7 @@ static void outer_of_runs(void *ctx, uint32_t first, uint32_t end, uint32_t work
         multiply_down(j, i, c, next, in_results(m, c));
         if (j->joins) join_completed(j, tile, tile + n, worker);
     }
-    if (j->joins && worker == 0) j->m->caller_end_ns = coli__clock_ns();
+    if (j->joins && worker == 0 && coli__moe_has_groups(m)) j->m->caller_end_ns = coli__clock_ns();
 }
 
 /* Items are tiles, of all runs that are left. */
@@ -296,7 +301,7 @@ static void outer_of_tiles(void *ctx, uint32_t first, uint32_t end, uint32_t wor
 {
     const coli__moe_job *j = ctx;
     const coli__moe *m = j->m;
-    const uint32_t at_once = coli__moe_columns_at_once(j->n_tok, m->n_used);
+    const uint32_t at_once = coli__moe_columns_at_once(m, j->n_tok);
     const products own = {m->own + worker * m->n_own, at_once};
     const columns all = columns_of(m, first * COLI__MOE_TILE, (end - first) * COLI__MOE_TILE);
     for (uint32_t done = 0; done < all.n; done += at_once) {
@@ -339,7 +344,7 @@ void coli__moe_run_outer(coli__moe_job *j)
 {
     coli__moe *m = j->m;
     const uint32_t n_tile = coli__divide_up(m->d_model, COLI__MOE_TILE);
-    if (!coli__moe_few_rows(j->n_tok, m->n_used, m->d_model)) {
+    if (!coli__moe_few_rows(m, j->n_tok)) {
         j->first_run = j->first_left;
         j->end_run = m->n_run;
         coli__pool_run_ranges(j->pool, n_tile, outer_of_tiles, j);

@@ -1,7 +1,7 @@
 /* moe_route.c - which experts a row uses (see moe.c).
  *
  * Rows that are shared out among the workers are routed by whoever has them (coli__moe_route).  Of fewer rows
- * the router's columns are shared out. */
+ * the router's columns are shared out; of a row alone beside the shared expert. */
 #include "../../include/coli/exact.h"
 #include "moe_parts.h"
 
@@ -79,14 +79,7 @@ void coli__moe_route(coli__moe *m, const coli__moe_layer *layer, uint32_t first,
     }
 }
 
-/* -- a row alone ------------------------------------------------------------------------------- */
-
-/* The router's columns are shared out, too, and whoever does the last of them chooses.  Meanwhile the
- * others begin with the shared expert, which needs no choice; so that it takes no synchronisation, only a
- * wait of those who find nothing else to do.
- *
- *     worker 0   router  router  choose shared  |  e1 e1 e1 e4 e4 e6 ...
- *     worker 1   router  shared  shared  (wait) |  e1 e3 e3 e3 e4 ...     */
+/* -- rows that nobody routed: the router's columns are shared out ------------------------------- */
 
 /* One item: a panel of the router, or the shared expert's gate.  True: it was the last. */
 static bool route_item(const coli__moe_job *j, uint32_t item)
@@ -103,55 +96,12 @@ static void begin_route(coli__moe_job *j)
 {
     coli__moe *m = j->m;
     j->n_route = coli__divide_up(m->n_expert, COLI_PANEL) + 1;
+    coli__pool_phase(j->pool, 0, COLI_PHASE_ROUTER);
     for (uint32_t t = 0; t < j->n_tok; t++) quantise_row(m, t);
+    coli__pool_phase(j->pool, 0, COLI_PHASE_OTHER);
     atomic_store_explicit(&m->n_route_left, j->n_route, memory_order_relaxed);
 }
 
-static void wait_for_choice(const coli__moe_job *j, uint32_t worker)
-{
-    if (atomic_load_explicit(&j->m->is_chosen, memory_order_acquire)) return;
-    coli__pool_phase(j->pool, worker, COLI_PHASE_WAITING);
-    for (uint32_t round = 0; !atomic_load_explicit(&j->m->is_chosen, memory_order_acquire); round++)
-        coli__relax(round);
-}
-
-/* An item is a worker. */
-static void route_and_inner(void *ctx, uint32_t item, uint32_t worker)
-{
-    coli__moe_job *j = ctx;
-    coli__moe *m = j->m;
-    (void)item;
-    coli__pool_phase(j->pool, worker, COLI_PHASE_ROUTER);
-    for (uint32_t i; (i = atomic_fetch_add(&m->next_route, 1)) < j->n_route;)
-        if (route_item(j, i)) {
-            choose_row(m, j->layer, 0);
-            coli__moe_bucket(m, 1);
-            j->end_run = m->n_run - 1;
-            atomic_store_explicit(&m->is_chosen, true, memory_order_release);
-        }
-    coli__pool_phase(j->pool, worker, COLI_PHASE_SHARED);
-    const coli__run shared = {m->n_expert, 0, 1, NULL};
-    const uint32_t n_shared = coli__moe_n_block_shared(m);
-    for (uint32_t i; (i = atomic_fetch_add(&m->next_shared, 1)) < n_shared;)
-        coli__moe_inner_blocks(j, shared, i, i + 1, NULL);
-    wait_for_choice(j, worker);
-    for (uint32_t first, end;
-         coli__pool_take(j->pool, &m->next_chunk, j->end_run * j->n_block, &first, &end);)
-        coli__moe_inner_items(j, first, end, worker);
-}
-
-void coli__moe_run_route_and_inner(coli__moe_job *j)
-{
-    coli__moe *m = j->m;
-    begin_route(j);
-    atomic_store_explicit(&m->next_route, 0, memory_order_relaxed);
-    atomic_store_explicit(&m->next_shared, 0, memory_order_relaxed);
-    atomic_store_explicit(&m->next_chunk, 0, memory_order_relaxed);
-    atomic_store_explicit(&m->is_chosen, false, memory_order_relaxed);
-    coli__pool_run(j->pool, coli__pool_n_worker(j->pool), route_and_inner, j);
-}
-
-/* Rows that nobody routed, where the choice decides what comes next. */
 static void route_panel(void *ctx, uint32_t item, uint32_t worker)
 {
     const coli__moe_job *j = ctx;
@@ -171,4 +121,63 @@ void coli__moe_run_route(coli__moe_job *j)
     begin_route(j);
     coli__pool_run(j->pool, j->n_route, route_panel, j);
     coli__pool_run(j->pool, j->n_tok, choose_item, j);
+}
+
+/* -- a row alone ------------------------------------------------------------------------------- */
+
+/* Where no device and no store has to be told, whoever does the last of the router's columns chooses.
+ * Meanwhile the others begin with the shared expert, which needs no choice.  So it takes no synchronisation,
+ * only a wait of those who find nothing else to do.
+ *
+ *     worker 0   router  router  choose shared  |  e1 e1 e1 e4 e4 e6 ...
+ *     worker 1   router  shared  shared  (wait) |  e1 e3 e3 e3 e4 ...     */
+
+static void wait_for_choice(const coli__moe_job *j, uint32_t worker)
+{
+    if (atomic_load_explicit(&j->m->is_chosen, memory_order_acquire)) return;
+    coli__pool_phase(j->pool, worker, COLI_PHASE_WAITING);
+    for (uint32_t round = 0; !atomic_load_explicit(&j->m->is_chosen, memory_order_acquire); round++)
+        coli__relax(round);
+}
+
+static void choose_for_all(coli__moe_job *j)
+{
+    coli__moe *m = j->m;
+    choose_row(m, j->layer, 0);
+    coli__moe_bucket(m, 1);
+    j->end_run = m->n_run - 1;
+    atomic_store_explicit(&m->is_chosen, true, memory_order_release);
+}
+
+/* An item is a worker. */
+static void route_and_inner(void *ctx, uint32_t item, uint32_t worker)
+{
+    coli__moe_job *j = ctx;
+    coli__moe *m = j->m;
+    (void)item;
+    for (uint32_t i; (i = atomic_fetch_add(&m->next_route, 1)) < j->n_route;) {
+        coli__pool_phase(j->pool, worker, COLI_PHASE_ROUTER);
+        if (route_item(j, i)) choose_for_all(j);
+    }
+    const coli__run shared = {m->n_expert, 0, 1, NULL};
+    const uint32_t n_shared = coli__moe_n_block_shared(m);
+    for (uint32_t i; (i = atomic_fetch_add(&m->next_shared, 1)) < n_shared;) {
+        coli__pool_phase(j->pool, worker, COLI_PHASE_SHARED);
+        coli__moe_inner_blocks(j, shared, i, i + 1, NULL);
+    }
+    wait_for_choice(j, worker);
+    for (uint32_t first, end;
+         coli__pool_take(j->pool, &m->next_chunk, j->end_run * j->n_block, &first, &end);)
+        coli__moe_inner_items(j, first, end, worker);
+}
+
+void coli__moe_run_route_and_inner(coli__moe_job *j)
+{
+    coli__moe *m = j->m;
+    begin_route(j);
+    atomic_store_explicit(&m->next_route, 0, memory_order_relaxed);
+    atomic_store_explicit(&m->next_shared, 0, memory_order_relaxed);
+    atomic_store_explicit(&m->next_chunk, 0, memory_order_relaxed);
+    atomic_store_explicit(&m->is_chosen, false, memory_order_relaxed);
+    coli__pool_run(j->pool, coli__pool_n_worker(j->pool), route_and_inner, j);
 }

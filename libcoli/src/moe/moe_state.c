@@ -1,17 +1,24 @@
 /* moe_state.c - what a layer of experts needs to compute: made, measured, let go (moe.h). */
 #include "moe_parts.h"
 
+size_t coli__moe_product_max = 1 << 19;
+
 /* Numbers of `results`, where all are wanted, and of a worker's `own`, for chunks of any size. */
 static size_t results_floats(uint32_t max_tok, uint32_t n_used, uint32_t d_model, bool all)
 {
     return all ? coli__moe_n_product(max_tok, n_used, d_model) : 0;
 }
 
-static size_t own_floats(uint32_t max_tok, uint32_t n_used, uint32_t d_model)
+/* All of `own`; *n_own: of each worker. */
+static size_t own_floats(uint32_t max_tok, uint32_t n_used, uint32_t d_model, uint32_t n_worker,
+                         size_t *n_own)
 {
     const size_t all = coli__moe_n_product(max_tok, n_used, d_model);
     const size_t n = coli__moe_n_product(max_tok, n_used, COLI__MOE_TILE);
-    return all <= COLI__MOE_PRODUCTS ? all : n > COLI__MOE_PRODUCTS ? n : COLI__MOE_PRODUCTS;
+    *n_own = 0;
+    if (all <= coli__moe_product_max) return all; // rows are always few
+    *n_own = n > coli__moe_product_max ? n : coli__moe_product_max;
+    return n_worker * *n_own;
 }
 
 static uint32_t forms_of_layers(const coli__moe_layer *layers, uint32_t n_layer, uint32_t *inner,
@@ -125,8 +132,9 @@ coli_status coli__moe_create(const coli__moe_layer *layers, uint32_t n_layer,
     m->pair_row = coli__calloc(n_pair, sizeof *m->pair_row);
     m->pair_of = coli__calloc(n_pair, sizeof *m->pair_of);
     m->n_left = coli__calloc(coli__divide_up(m->d_model, COLI__MOE_JOIN), sizeof *m->n_left);
-    m->n_own = own_floats(max_tok, n_expert_used, m->d_model);
-    m->own = coli__alloc64(n_worker * m->n_own * sizeof(float));
+    m->n_product_max = coli__moe_product_max;
+    m->own = coli__alloc64_raw(own_floats(max_tok, n_expert_used, m->d_model, n_worker, &m->n_own) *
+                               sizeof(float));
     const size_t n_result = results_floats(max_tok, n_expert_used, m->d_model,
                                            store || coli__tier_stream_rows(tier) > 0);
     m->results = n_result ? coli__alloc64_raw(n_result * sizeof(float)) : m->own;
@@ -167,6 +175,7 @@ uint64_t coli__moe_bytes(const coli__moe_layer *layers, uint32_t n_layer, uint32
 {
     const coli__moe *m = NULL; // for the sizes of its numbers
     const coli__ct_experts *e = layers[0].experts;
+    size_t n_own;
     uint32_t inner, shared;
     const uint32_t x = forms_of_layers(layers, n_layer, &inner, &shared);
     const uint64_t n_pair = (uint64_t)max_tok * n_expert_used;
@@ -180,7 +189,7 @@ uint64_t coli__moe_bytes(const coli__moe_layer *layers, uint32_t n_layer, uint32
            n_pair * per_pair + ((uint64_t)e->n_expert + 1) * (sizeof *m->n_of + sizeof *m->runs) +
            results_floats(max_tok, n_expert_used, e->d_model, with_store) * sizeof *m->results +
            coli__divide_up(e->d_model, COLI__MOE_JOIN) * sizeof *m->n_left +
-           n_worker * own_floats(max_tok, n_expert_used, e->d_model) * sizeof *m->own +
+           own_floats(max_tok, n_expert_used, e->d_model, n_worker, &n_own) * sizeof *m->own +
            (with_store ? store_bytes(e, n_pair, n_expert_used) : 0);
 }
 

@@ -158,9 +158,9 @@ static coli_status too_little(const coli_model *m, const coli_model_opts *o)
     const uint64_t slots = coli__store_slot_bytes(m->container);
     return coli__fail(
         COLI_E_LIMIT,
-        "memory: %llu bytes were allowed; the trunk, a conversation and one expert of "
-        "each layer need %llu",
-        (unsigned long long)o->ram_bytes, (unsigned long long)(m->resident_bytes + slots));
+        "memory: %.3f GB were allowed; the trunk, a conversation and one expert of each layer need "
+        "%.3f GB: allow that, or make the context shorter",
+        (double)o->ram_bytes * 1e-9, (double)(m->resident_bytes + slots + 500000) * 1e-9);
 }
 
 static coli_status open_store(coli_model *m, const coli_model_opts *o)
