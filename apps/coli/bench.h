@@ -20,6 +20,7 @@ typedef struct bench_part {
     const char *name;
     uint64_t n_bytes; // per token
     double seconds;   // per token, on the wall; median of the rounds
+    double share;     // of the stream; median of the rounds' own
 } bench_part;
 
 typedef struct bench_result {
@@ -29,8 +30,11 @@ typedef struct bench_result {
     uint64_t seed;
     bench_spread stream_gb_s, peak_gmac_s;
     bench_spread prefill_tok_s, decode_tok_s;
-    bench_spread prefill_experts_s; // seconds of a prompt's routed experts, on the wall; with phases
+    bench_spread
+        prefill_experts_s; // seconds of a prompt's routed experts, on the wall; with phases
     bench_part parts[BENCH_N_PART];
+    /* Of the stream, and of the peak; medians of the rounds' own. */
+    double decode_share, prefill_share, prefill_experts_share;
     /* With devices: (row, expert) pairs of the measured decodes that they computed, and others; experts
      * that came in while anything was measured. */
     uint64_t n_hit, n_miss, n_swap;
@@ -41,6 +45,7 @@ typedef struct bench_result {
 } bench_result;
 
 uint64_t bench_token_bytes(const bench_result *r);  // that one decoded token reads
+double bench_prefill_macs(const bench_result *r);   // of a token of the prompt
 double bench_prefill_gmac_s(const bench_result *r); // at the median speed
 
 void bench_print_text(const bench_result *r);

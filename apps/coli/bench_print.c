@@ -17,10 +17,14 @@ uint64_t bench_token_bytes(const bench_result *r)
 }
 
 /* The logits of a prompt are those of its last row. */
+double bench_prefill_macs(const bench_result *r)
+{
+    return (double)r->model.n_mac_body + (double)r->model.n_mac_head / r->n_prefill;
+}
+
 double bench_prefill_gmac_s(const bench_result *r)
 {
-    const double body = (double)r->model.n_mac_body, head = (double)r->model.n_mac_head;
-    return (body + head / r->n_prefill) * r->prefill_tok_s.median * 1e-9;
+    return bench_prefill_macs(r) * r->prefill_tok_s.median * 1e-9;
 }
 
 /* Of the routed experts alone: with phases. */
@@ -86,15 +90,14 @@ static void print_row(const bench_result *r, const char *test, uint32_t n, bench
 
 static void print_parts(const bench_result *r)
 {
-    const double stream = r->stream_gb_s.median;
     printf("\ndecode, per token      MB         ms       GB/s   of the stream\n");
     for (int i = 0; i < BENCH_N_PART; i++) {
         const bench_part *p = &r->parts[i];
         printf("  %-12s %10.2f %10.3f %10.2f %8.1f %%\n", p->name, (double)p->n_bytes * 1e-6,
-               p->seconds * 1e3, part_gb_s(p), part_gb_s(p) / stream * 100);
+               p->seconds * 1e3, part_gb_s(p), p->share * 100);
     }
     printf("  %-12s %10.2f %10.3f %10.2f %8.1f %%\n", "all", (double)bench_token_bytes(r) * 1e-6,
-           1e3 / r->decode_tok_s.median, decode_gb_s(r), decode_gb_s(r) / stream * 100);
+           1e3 / r->decode_tok_s.median, decode_gb_s(r), r->decode_share * 100);
 }
 
 static void print_phases(const bench_result *r)
@@ -140,10 +143,10 @@ void bench_print_text(const bench_result *r)
     if (r->n_decode) print_parts(r);
     if (r->n_prefill)
         printf("\nprefill: %.1f GMAC/s, %.1f %% of the peak\n", bench_prefill_gmac_s(r),
-               bench_prefill_gmac_s(r) / r->peak_gmac_s.median * 100);
+               r->prefill_share * 100);
     if (r->n_prefill && r->with_phases)
         printf("  experts, %.1f rows each: %.1f GMAC/s, %.1f %% of the peak\n", rows_per_expert(r),
-               prefill_experts_gmac_s(r), prefill_experts_gmac_s(r) / r->peak_gmac_s.median * 100);
+               prefill_experts_gmac_s(r), r->prefill_experts_share * 100);
     if (r->with_phases) print_phases(r);
     if (r->devices.n_device) print_devices(r);
     printf("\nmachine: stream %.2f GB/s (min %.2f, max %.2f; %.2f GiB read by %" PRIu32
@@ -179,32 +182,30 @@ static json_t *prefill_json(const bench_result *r)
     const double gmac_s = bench_prefill_gmac_s(r);
     json_t *o = json_pack("{s:o, s:o, s:f, s:f}", "n_token", number(r->n_prefill), "tok_s",
                           spread_json(r->prefill_tok_s), "gmac_s", gmac_s, "share_of_peak",
-                          gmac_s / r->peak_gmac_s.median);
+                          r->prefill_share);
     if (!r->with_phases) return o;
     const double experts = prefill_experts_gmac_s(r);
     json_object_set_new(o, "experts",
                         json_pack("{s:f, s:f, s:f}", "rows_per_expert", rows_per_expert(r),
-                                  "gmac_s", experts, "share_of_peak",
-                                  experts / r->peak_gmac_s.median));
+                                  "gmac_s", experts, "share_of_peak", r->prefill_experts_share));
     json_object_set_new(o, "phases_ms", phases_json(&r->prefill_phases, 1));
     return o;
 }
 
 static json_t *decode_json(const bench_result *r)
 {
-    const double stream = r->stream_gb_s.median;
     json_t *parts = json_object();
     for (int i = 0; i < BENCH_N_PART; i++) {
         const bench_part *p = &r->parts[i];
         json_object_set_new(parts, p->name,
                             json_pack("{s:o, s:f, s:f, s:f}", "bytes", number(p->n_bytes), "ms",
                                       p->seconds * 1e3, "gb_s", part_gb_s(p), "share_of_stream",
-                                      part_gb_s(p) / stream));
+                                      p->share));
     }
     json_t *o =
         json_pack("{s:o, s:o, s:o, s:f, s:f, s:o}", "n_token", number(r->n_decode), "tok_s",
                   spread_json(r->decode_tok_s), "bytes", number(bench_token_bytes(r)), "gb_s",
-                  decode_gb_s(r), "share_of_stream", decode_gb_s(r) / stream, "parts", parts);
+                  decode_gb_s(r), "share_of_stream", r->decode_share, "parts", parts);
     if (r->with_phases)
         json_object_set_new(o, "phases_ms", phases_json(&r->decode_phases, r->n_decode));
     json_object_set_new(o, "vram_hit_rate",

@@ -174,20 +174,53 @@ static coli_status open_machine(bench *b)
     return status;
 }
 
+/* The median of amount * speeds[i] / most[i], or of amount / (seconds[i] * most[i]): what slows a round slows
+ * both, and another round neither. */
+static double median_share(double amount, const double *speeds, const double *seconds,
+                           const double *most, uint32_t n)
+{
+    double *shares = app_alloc(n, sizeof *shares);
+    for (uint32_t i = 0; i < n; i++)
+        shares[i] = amount * 1e-9 * (speeds ? speeds[i] : 1 / seconds[i]) / most[i];
+    const double median = bench_spread_of(shares, n).median;
+    free(shares);
+    return median;
+}
+
+/* Before the rounds are sorted. */
+static void compare(bench *b)
+{
+    bench_result *r = &b->r;
+    const uint32_t n = r->n_round;
+    if (r->n_decode)
+        r->decode_share = median_share((double)bench_token_bytes(r), b->decode, NULL, b->stream, n);
+    for (int i = 0; i < BENCH_N_PART && r->n_decode; i++)
+        r->parts[i].share =
+            median_share((double)r->parts[i].n_bytes, NULL, b->part[i], b->stream, n);
+    if (r->n_prefill)
+        r->prefill_share = median_share(bench_prefill_macs(r), b->prefill, NULL, b->peak, n);
+    if (r->n_prefill && r->with_phases)
+        r->prefill_experts_share = median_share((double)r->model.n_mac_experts * r->n_prefill, NULL,
+                                                b->prefill_experts, b->peak, n);
+}
+
 static void summarise(bench *b)
 {
     bench_result *r = &b->r;
     const uint32_t n = r->n_round;
+    static const char *const names[BENCH_N_PART] = {"experts", "trunk", "head"};
+    const uint64_t bytes[BENCH_N_PART] = {r->model.token_expert_bytes, r->model.token_trunk_bytes,
+                                          r->model.token_head_bytes};
+    for (int i = 0; i < BENCH_N_PART; i++)
+        r->parts[i] = (bench_part){.name = names[i], .n_bytes = bytes[i]};
+    compare(b);
     r->stream_gb_s = bench_spread_of(b->stream, n);
     r->peak_gmac_s = bench_spread_of(b->peak, n);
     r->prefill_tok_s = bench_spread_of(b->prefill, n);
     r->prefill_experts_s = bench_spread_of(b->prefill_experts, n);
     r->decode_tok_s = bench_spread_of(b->decode, n);
-    static const char *const names[BENCH_N_PART] = {"experts", "trunk", "head"};
-    const uint64_t bytes[BENCH_N_PART] = {r->model.token_expert_bytes, r->model.token_trunk_bytes,
-                                          r->model.token_head_bytes};
     for (int i = 0; i < BENCH_N_PART; i++)
-        r->parts[i] = (bench_part){names[i], bytes[i], bench_spread_of(b->part[i], n).median};
+        r->parts[i].seconds = bench_spread_of(b->part[i], n).median;
 }
 
 static coli_status measure(bench *b)
