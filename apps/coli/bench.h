@@ -30,8 +30,7 @@ typedef struct bench_result {
     uint64_t seed;
     bench_spread stream_gb_s, peak_gmac_s;
     bench_spread prefill_tok_s, decode_tok_s;
-    bench_spread
-        prefill_experts_s; // seconds of a prompt's routed experts, on the wall; with phases
+    bench_spread prefill_experts_s; // of a prompt's routed experts, on the wall; with phases
     bench_part parts[BENCH_N_PART];
     /* Of the stream, and of the peak; medians of the rounds' own. */
     double decode_share, prefill_share, prefill_experts_share;

@@ -40,7 +40,7 @@ enum { SPIN_ROUNDS = 4000, YIELD_EVERY = 64 };
 /* A worker's phase and what it has spent in each; its own cache lines, because it writes them. */
 typedef struct clock_slot {
     _Alignas(64) uint64_t since_ns;
-    uint32_t phase, before; // before: the one it came from
+    uint32_t phase, before; // before: the last one that was not waiting
     uint64_t ns[COLI_MAX_PHASE];
     uint64_t alone_ns[COLI_MAX_PHASE];  // of these, the caller's between runs
     uint64_t waited_ns[COLI_MAX_PHASE]; // ns[COLI_PHASE_WAITING] by `before`, to the end of the run
@@ -109,17 +109,11 @@ bool coli__pool_take(const coli__pool *pool, atomic_uint *next_chunk, uint32_t n
     return true;
 }
 
-static void charge(const coli__pool *pool, clock_slot *s, uint32_t next, uint64_t now);
-
 static void take_items(coli__pool *pool, uint32_t worker)
 {
     for (uint32_t first, end; coli__pool_take(pool, &pool->next_chunk, pool->n_item, &first, &end);)
         pool->fn(pool->ctx, first, end, worker);
-    if (coli__pool_clock_is_on(pool) && pool->slots[worker].phase == COLI_PHASE_WAITING)
-        charge(pool, &pool->slots[worker], COLI_PHASE_WAITING,
-               coli__clock_ns()); // too late: as the last time
-    else
-        coli__pool_phase(pool, worker, COLI_PHASE_WAITING);
+    coli__pool_phase(pool, worker, COLI_PHASE_WAITING);
 }
 
 static void wait_for_epoch(coli__pool *pool, uint32_t seen)
@@ -328,9 +322,10 @@ void coli__pool_phase(coli__pool *pool, uint32_t worker, uint32_t phase)
 {
     if (!coli__pool_clock_is_on(pool)) return;
     clock_slot *s = &pool->slots[worker];
-    if (s->phase == phase) return;
+    if (s->phase == phase && phase != COLI_PHASE_WAITING) return;
     charge(pool, s, phase, coli__clock_ns());
-    s->before = s->phase;
+    if (s->phase != COLI_PHASE_WAITING)
+        s->before = s->phase; // who came too late waits as the last time
     s->phase = phase;
 }
 

@@ -49,7 +49,7 @@ struct coli__moe {
     const coli__moe_layer *layers;
     uint32_t n_layer;
 
-    size_t n_product_max; // few rows have at most so many, see below
+    size_t n_product_max; // few rows have at most so many
     float *own;           // (n_worker, n_own): products of many rows with some columns
     size_t n_own;
     /* (n_pair + n_tok, d_model) products by pair, the shared expert's last: of few rows, in `own`; with
@@ -76,8 +76,8 @@ struct coli__moe {
     uint32_t *pair_of;       // (max_tok, n_used) pair of each (row, rank)
     coli__acts inner;        // (max_tok * n_used, d_ff)
     coli__acts inner_shared; // (max_tok, d_ff_shared)
-    atomic_uint *
-        n_left; // (ceil(d_model / COLI__MOE_JOIN)) tiles, of all runs, before the join of these columns
+    /* (ceil(d_model / COLI__MOE_JOIN)) tiles, of all runs, before the join of these columns */
+    atomic_uint *n_left;
 
     /* per chunk, with devices */
     coli__group **groups;        // (n_device)
@@ -147,20 +147,6 @@ static inline size_t coli__moe_n_product(uint32_t n_tok, uint32_t n_used, uint32
     return (size_t)n_tok * ((size_t)n_used + 1) * n_column;
 }
 
-/* Few rows: all of their products stay in the last-level cache, as do those of many with some columns. */
-static inline bool coli__moe_few_rows(const coli__moe *m, uint32_t n_tok)
-{
-    return coli__moe_n_product(n_tok, m->n_used, m->d_model) <= m->n_product_max;
-}
-
-/* Of many rows, how many columns a worker multiplies and joins at once. */
-static inline uint32_t coli__moe_columns_at_once(const coli__moe *m, uint32_t n_tok)
-{
-    const size_t n =
-        m->n_product_max / coli__moe_n_product(n_tok, m->n_used, COLI__MOE_TILE) * COLI__MOE_TILE;
-    return n < COLI__MOE_TILE ? COLI__MOE_TILE : (uint32_t)n;
-}
-
 /* Blocks of the shared expert's inner width, where it is computed here. */
 static inline uint32_t coli__moe_n_block_shared(const coli__moe *m)
 {
@@ -173,6 +159,9 @@ void coli__moe_bucket(coli__moe *m, uint32_t n_tok);
 
 /* -- moe_route.c ------------------------------------------------------------------------------- */
 
+/* Panels [begin, end) of the layer's router, for n rows of the input from `first` on; logits: (n, n_expert). */
+void coli__moe_router_panels(coli__moe *m, const coli__moe_layer *layer, uint32_t first, uint32_t n,
+                             uint32_t begin, uint32_t end, float *logits);
 void coli__moe_run_route(coli__moe_job *j);
 /* Of a row alone, with `bucket` and `inner`. */
 void coli__moe_run_route_and_inner(coli__moe_job *j);

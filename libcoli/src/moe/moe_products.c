@@ -5,6 +5,20 @@
 
 enum { ROWS = 32 }; // rows per pass of `inner`: gate and up tiles stay in L1
 
+/* Few rows: all of their products stay in the last-level cache, as do those of many with some columns. */
+static bool few_rows(const coli__moe *m, uint32_t n_tok)
+{
+    return coli__moe_n_product(n_tok, m->n_used, m->d_model) <= m->n_product_max;
+}
+
+/* Of many rows, how many columns a worker multiplies and joins at once. */
+static uint32_t columns_at_once(const coli__moe *m, uint32_t n_tok)
+{
+    const size_t n =
+        m->n_product_max / coli__moe_n_product(n_tok, m->n_used, COLI__MOE_TILE) * COLI__MOE_TILE;
+    return n < COLI__MOE_TILE ? COLI__MOE_TILE : (uint32_t)n;
+}
+
 void coli__moe_swap_runs(coli__moe *m, uint32_t a, uint32_t b)
 {
     const coli__run r = m->runs[a];
@@ -301,7 +315,7 @@ static void outer_of_tiles(void *ctx, uint32_t first, uint32_t end, uint32_t wor
 {
     const coli__moe_job *j = ctx;
     const coli__moe *m = j->m;
-    const uint32_t at_once = coli__moe_columns_at_once(m, j->n_tok);
+    const uint32_t at_once = columns_at_once(m, j->n_tok);
     const products own = {m->own + worker * m->n_own, at_once};
     const columns all = columns_of(m, first * COLI__MOE_TILE, (end - first) * COLI__MOE_TILE);
     for (uint32_t done = 0; done < all.n; done += at_once) {
@@ -344,7 +358,7 @@ void coli__moe_run_outer(coli__moe_job *j)
 {
     coli__moe *m = j->m;
     const uint32_t n_tile = coli__divide_up(m->d_model, COLI__MOE_TILE);
-    if (!coli__moe_few_rows(m, j->n_tok)) {
+    if (!few_rows(m, j->n_tok)) {
         j->first_run = j->first_left;
         j->end_run = m->n_run;
         coli__pool_run_ranges(j->pool, n_tile, outer_of_tiles, j);
@@ -356,9 +370,10 @@ void coli__moe_run_outer(coli__moe_job *j)
             coli__divide_up(columns_of(m, i * COLI__MOE_JOIN, COLI__MOE_JOIN).n, COLI__MOE_TILE) *
                 (m->n_run - j->first_left),
             memory_order_relaxed);
-    begin_waiting(m);
+    const bool waits = coli__moe_has_groups(m);
+    if (waits) begin_waiting(m);
     run_outer_of_runs(j, j->first_left, m->n_run, true);
-    count_waiting(m);
+    if (waits) count_waiting(m);
 }
 
 /* The products of runs that wait for the join. */

@@ -24,9 +24,8 @@ static bool choose(coli__moe *m, const coli__moe_layer *layer, uint32_t t)
     return coli__route_softmax_topk(m->k, logits, m->n_expert, m->n_used, ids, w);
 }
 
-/* Panels [begin, end) of the router for rows [first, first+n). */
-static void router_panels(coli__moe *m, const coli__moe_layer *layer, uint32_t first, uint32_t n,
-                          uint32_t begin, uint32_t end)
+void coli__moe_router_panels(coli__moe *m, const coli__moe_layer *layer, uint32_t first, uint32_t n,
+                             uint32_t begin, uint32_t end, float *logits)
 {
     const coli__matmul_args args = {.w = &layer->router,
                                     .xf = coli__moe_input(m, first),
@@ -34,8 +33,7 @@ static void router_panels(coli__moe *m, const coli__moe_layer *layer, uint32_t f
                                     .n_row = n,
                                     .panel_begin = begin,
                                     .panel_end = end,
-                                    .y = m->logits + (size_t)first * m->n_expert +
-                                         (size_t)begin * COLI_PANEL,
+                                    .y = logits + (size_t)begin * COLI_PANEL,
                                     .ldy = m->n_expert};
     m->k->matmul(&args);
 }
@@ -70,8 +68,9 @@ static void quantise_row(coli__moe *m, uint32_t t)
 void coli__moe_route(coli__moe *m, const coli__moe_layer *layer, uint32_t first, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i += ROUTE_ROWS)
-        router_panels(m, layer, first + i, n - i < ROUTE_ROWS ? n - i : ROUTE_ROWS, 0,
-                      coli__divide_up(m->n_expert, COLI_PANEL));
+        coli__moe_router_panels(m, layer, first + i, n - i < ROUTE_ROWS ? n - i : ROUTE_ROWS, 0,
+                                coli__divide_up(m->n_expert, COLI_PANEL),
+                                m->logits + ((size_t)first + i) * m->n_expert);
     shared_gate(m, layer, first, n);
     for (uint32_t t = first; t < first + n; t++) {
         choose_row(m, layer, t);
@@ -86,7 +85,7 @@ static bool route_item(const coli__moe_job *j, uint32_t item)
 {
     coli__moe *m = j->m;
     if (item < j->n_route - 1)
-        router_panels(m, j->layer, 0, j->n_tok, item, item + 1);
+        coli__moe_router_panels(m, j->layer, 0, j->n_tok, item, item + 1, m->logits);
     else
         shared_gate(m, j->layer, 0, j->n_tok);
     return atomic_fetch_sub_explicit(&m->n_route_left, 1, memory_order_acq_rel) == 1;

@@ -6,14 +6,8 @@ void coli__moe_guess_row(const coli__moe_job *j, uint32_t t)
 {
     coli__moe *m = j->m;
     float *logits = m->guess_logits + (size_t)t * m->n_expert;
-    const coli__matmul_args args = {.w = &m->guess_layer->router,
-                                    .xf = coli__moe_input(m, t),
-                                    .ldx = m->x.ld,
-                                    .n_row = 1,
-                                    .panel_end = (m->n_expert + COLI_PANEL - 1) / COLI_PANEL,
-                                    .y = logits,
-                                    .ldy = m->n_expert};
-    m->k->matmul(&args);
+    coli__moe_router_panels(m, m->guess_layer, t, 1, 0, coli__divide_up(m->n_expert, COLI_PANEL),
+                            logits);
     const size_t at = (size_t)t * m->n_used;
     coli__route_softmax_topk(m->k, logits, m->n_expert, m->n_used, m->guess_ids + at,
                              m->guess_w + at);
